@@ -14,7 +14,7 @@ from typing import Any
 
 from openhtp.core.enumerations import Priority
 from openhtp.core.validating import MAX_TEXT
-from openhtp.cost.llm_shapes import PRESETS
+from openhtp.cost.llm import PRESETS
 from openhtp.hw.catalog import catalog
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.soc import PLATFORMS

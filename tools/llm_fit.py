@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openhtp.cost.llm import LlmRates, RateLine, Work, pass_work, token_work
-from openhtp.cost.llm_shapes import PRESETS, LlmShape
+from openhtp.cost.llm import PRESETS, LlmRates, LlmShape, RateLine, Work, pass_work, token_work
 
 ROWS = Path(__file__).parent / "published/llm.csv"
 RATES = Path(__file__).parents[1] / "src/openhtp/cost/llm_rates.toml"

@@ -23,7 +23,7 @@ OWN = {
     "cli/_terminal.py": "/dev/null",
     "cli/main.py": "the package's own files",
     "core/status.py": "a resource of the package",
-    "cost/accuracy.py": "a resource of the package",
+    "cost/model.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",
     "cost/llm.py": "a resource of the package",

@@ -9,8 +9,7 @@ import pytest
 
 from llm_fit import fitted_rates, left_out, published
 from openhtp.core.errors import InvalidArgument, QnnError
-from openhtp.cost.llm import estimate_llm, llm_rates
-from openhtp.cost.llm_shapes import PRESETS, LlmShape
+from openhtp.cost.llm import PRESETS, LlmShape, estimate_llm, llm_rates
 
 
 def test_models_left_out_in_turn_are_met() -> None:

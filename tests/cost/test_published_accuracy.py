@@ -11,9 +11,8 @@ import pytest
 
 from cost_fit import Fit
 from openhtp.cost import NumberFormat
-from openhtp.cost.accuracy import accuracy_report
 from openhtp.cost.batch import Setting, price_many
-from openhtp.cost.model import estimate_kernels
+from openhtp.cost.model import accuracy_report, estimate_kernels
 from openhtp.hw.catalog import find_soc
 from published import Latency, published_kernels, published_latencies
 from published.accuracy import report

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
-from openhtp.device.faults import FaultReach
+from openhtp.device.core import build_core
 from openhtp.device.server import Server
+from openhtp.device.sessions import FaultReach
 from openhtp.rpc import rendezvous
 from tests.waiting import PATIENCE_S
 

@@ -9,10 +9,9 @@ import pytest
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedFeature
 from openhtp.core.units import US
 from openhtp.device.power import MAX_CONFIGS, Power
-from openhtp.hw.clocks import Clocks, StandingVote, clocks_for
+from openhtp.hw.clocks import COLD_NS, WARM_NS, Clocks, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, DcvsVote, HmxVote
-from openhtp.hw.waking import COLD_NS, WARM_NS
 from openhtp.records.trace import ClocksChanged
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig

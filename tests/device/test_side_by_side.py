@@ -18,9 +18,9 @@ import pytest
 
 import openhtp as htp
 from openhtp.device.config import DeviceConfig
-from openhtp.device.faults import FaultReach
 from openhtp.device.runner import SHORT_STEP_NS, SideBySideRunner
 from openhtp.device.server import Server
+from openhtp.device.sessions import FaultReach
 from openhtp.engine.ort import OrtRun
 from openhtp.records.trace import Stepped
 from openhtp.sched.actions import Start

@@ -21,9 +21,8 @@ from openhtp.compiler.driver import compile_graph, program_for
 from openhtp.core.errors import BadBinary
 from openhtp.core.precision import half_rounded
 from openhtp.engine import ort, prepared, seal, segments
-from openhtp.engine.inspection import Unusable, inspect_part
 from openhtp.engine.ort import OrtEngine
-from openhtp.engine.prepared import Manifest, open_prepared
+from openhtp.engine.prepared import Manifest, Unusable, inspect_part, open_prepared
 from openhtp.engine.protocol import PreparingEngine
 from openhtp.engine.sessions import PreparedSegments, SegmentModel
 from openhtp.engine.workshop import Workshop

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.units import MS, US
-from openhtp.hw.clocks import StandingVote
+from openhtp.hw.clocks import COLD_NS, WARM_NS, StandingVote, power_up_ns
 from openhtp.hw.perf_profiles import PERF_PROFILES, RELAXED, RELEASED
 from openhtp.hw.power import DcvsVote
-from openhtp.hw.waking import COLD_NS, WARM_NS, power_up_ns
 
 TIMEOUT = 300 * MS
 LONG_AGO = TIMEOUT + 1

@@ -9,10 +9,9 @@ import pytest
 
 from openhtp.core.units import MS, US
 from openhtp.estimation import estimate
-from openhtp.hw.clocks import StandingVote, clocks_for
+from openhtp.hw.clocks import COLD_NS, WARM_NS, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DcvsVote
-from openhtp.hw.waking import COLD_NS, WARM_NS
 from openhtp.planning import BadScenario, plan
 from openhtp.planning.parsing import parse_scenario
 from openhtp.report.lanes import Counter, TimelineSpan

@@ -22,8 +22,8 @@ import pytest
 import openhtp as htp
 from openhtp.core import status as st
 from openhtp.core.threads import OwnThread
-from openhtp.device.build import build_library_core
 from openhtp.device.config import DeviceConfig
+from openhtp.device.core import build_library_core
 from openhtp.device.library_target import LogLines
 from openhtp.device.server import Server
 from openhtp.engine.protocol import Arrays

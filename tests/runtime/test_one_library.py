@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import openhtp as htp
-from openhtp.device.build import build_core
+from openhtp.device.core import build_core
 from openhtp.runtime.links.local_link import LocalLink
 
 

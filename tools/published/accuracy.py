@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from openhtp.core.precision import NumberFormat
-from openhtp.cost.accuracy import Accuracy, AccuracyReport
-from openhtp.cost.model import band_of
+from openhtp.cost.model import Accuracy, AccuracyReport, band_of
 from openhtp.cost.rates import fitted_parameters
 from published import SOURCE, Latency, held_out_times, published_latencies
 

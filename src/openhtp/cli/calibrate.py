@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_json
-from openhtp.cost.accuracy import Accuracy, accuracy_report
+from openhtp.cost.model import Accuracy, accuracy_report
 
 _SHOWN = ("SoC and precision", "family")
 

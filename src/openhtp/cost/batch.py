@@ -18,9 +18,9 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.precision import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.cost.amounts import MEGA, Amounts, Speeds
-from openhtp.cost.formats import most_common, precisions_of, verify_offered
 from openhtp.cost.model import band_of, energy_class_of, energy_pj
 from openhtp.cost.rates import FoundRates, Parameters, find_rates, fitted_parameters, prices
+from openhtp.cost.running import most_common, precisions_of, verify_offered
 from openhtp.cost.timeline import run
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec

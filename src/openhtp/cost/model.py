@@ -8,17 +8,19 @@ fixed cost per kernel and one per invocation.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
+import msgspec
 import numpy as np
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.core.precision import NumberFormat
-from openhtp.cost.formats import most_common
 from openhtp.cost.rates import Band, Parameters, fitted_parameters
-from openhtp.cost.running import ONE_CORE, PricedRun, Tuning
+from openhtp.cost.running import ONE_CORE, PricedRun, Tuning, most_common
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
@@ -233,3 +235,36 @@ def _notes(kernels: Sequence[KernelSize], soc: SocSpec, taken_from: str | None) 
     if strange:
         notes.append(f"no published network has {', '.join(strange)}: guessed from the number of elements")
     return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Errors of modelled against measured times of one group. ``covered`` is the part that lies in the range."""
+
+    name: str
+    count: int
+    median: float
+    p90: float
+    bias: float
+    covered: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyReport:
+    """All groups, by what they have in common; each family of networks was predicted by a fit without it.
+
+    ``tools/fit_cost_model.py`` found it and wrote it down.
+    """
+
+    source: str
+    times: int
+    networks: int
+    rank_correlation: dict[str, float]
+    groups: dict[str, list[Accuracy]]
+
+
+@functools.cache
+def accuracy_report() -> AccuracyReport:
+    """The report on the parameters that this package has."""
+    data = resources.files("openhtp.cost").joinpath("accuracy.json").read_bytes()
+    return msgspec.json.decode(data, type=AccuracyReport)

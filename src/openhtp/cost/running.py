@@ -1,4 +1,4 @@
-"""One network in one setting, all the way: formats, placement, amounts, rates, timeline."""
+"""One network in one setting, all the way: number formats, placement, amounts, rates, timeline."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from openhtp.compiler.sizes import KernelSize
 from openhtp.compiler.vtcm.place import DEFAULT_LEVEL, placements
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.precision import NumberFormat
 from openhtp.cost.amounts import Amounts, Speeds
-from openhtp.cost.formats import precisions_of, verify_offered
 from openhtp.cost.rates import FoundRates, Parameters, find_rates
 from openhtp.cost.timeline import Busy, KernelTimeline, run
 from openhtp.hw.clocks import Clocks
@@ -119,3 +118,27 @@ def _speeds(soc: SocSpec, clocks: Clocks, tuning: Tuning) -> Speeds:
     threads = 1.0 if tuning.hvx_threads is None else min(1.0, tuning.hvx_threads / soc.hvx)
     cores = 1.0 + NEXT_CORE * (tuning.cores - 1)
     return Speeds(hmx=clocks.hmx * cores, hvx=clocks.core * threads * cores, ddr=clocks.bus)
+
+
+def precisions_of(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> list[NumberFormat]:
+    """The precision of every kernel; kernels of integers count as the rest does."""
+    fixed = {k.precision for k in kernels if k.precision not in (None, NumberFormat.FLOAT)}
+    if asked is not None and fixed and fixed != {asked}:
+        words = " and ".join(sorted(each.value for each in fixed if each))
+        raise InvalidArgument(f"the model is quantized already, to {words}; leave the precision out")
+    known = [kernel.precision for kernel in kernels if kernel.precision is not None]
+    usual = most_common(known) if known else NumberFormat.FLOAT
+    if asked is not None and not fixed:
+        return [asked] * len(kernels)
+    return [kernel.precision or usual for kernel in kernels]
+
+
+def most_common(precisions: Sequence[NumberFormat]) -> NumberFormat:
+    """The precision that most kernels have, which is called that of the network."""
+    return max(NumberFormat, key=lambda each: sum(precision is each for precision in precisions))
+
+
+def verify_offered(soc: SocSpec, precisions: Sequence[NumberFormat]) -> None:
+    """Refuse half precision where the SoC has none."""
+    if NumberFormat.FLOAT in precisions and not soc.fp16:
+        raise UnsupportedFeature(f"{soc.name} has no half precision; quantize the model, or say w8a8 or w8a16")

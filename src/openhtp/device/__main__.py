@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 from openhtp.core.foreign_text import PrintableFormatter
-from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
-from openhtp.device.faults import FaultReach
+from openhtp.device.core import build_core
 from openhtp.device.server import Server
+from openhtp.device.sessions import FaultReach
 from openhtp.rpc import rendezvous
 from openhtp.rpc.windows import open_window
 

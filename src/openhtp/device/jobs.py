@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core.errors import QnnError
@@ -17,78 +18,39 @@ if TYPE_CHECKING:
     from openhtp.device.sessions import Session
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """An execution under way. The scheduler knows it by ``number``, the client by ``client_job``."""
 
-    __slots__ = (
-        "client_job",
-        "computed",
-        "counted",
-        "failure",
-        "graph",
-        "key",
-        "number",
-        "outlet",
-        "pace",
-        "pause_started_ns",
-        "paused_ns",
-        "pauses",
-        "powered",
-        "profile_level",
-        "received_ns",
-        "release_ns",
-        "restore_began_ns",
-        "restore_ns",
-        "runs",
-        "session",
-        "started_ns",
-        "step_times_ns",
-        "waited",
-        "yield_asked_ns",
-        "yields",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        client_job: int,
-        session: Session,
-        outlet: Reports,
-        graph: DeviceGraph | DeviceApp,
-        key: bytes,
-        runs: list[Run],
-        received_ns: int,
-        profile_level: int,
-    ) -> None:
-        self.number = number
-        self.client_job = client_job
-        self.session = session
-        self.outlet = outlet
-        self.graph = graph
-        self.key = key
-        self.runs = runs
-        self.received_ns = received_ns
-        self.profile_level = profile_level
-        self.started_ns: int | None = None
-        self.yields = 0
-        self.yield_asked_ns = 0
-        self.pause_started_ns = 0
-        self.release_ns = 0
-        self.paused_ns = 0
-        self.restore_ns = 0
-        self.restore_began_ns = 0
-        self.failure: QnnError | None = None
-        # How long it takes on the wall clock, if that is not simply the time to compute it.
-        self.pace: Pace | None = None
-        self.computed = False
-        # Whether its client waits for the end, so that it was called rather than queued.
-        self.waited = False
-        # Whether it still takes a place in its context's queue.
-        self.counted = True
-        self.step_times_ns: list[int] = []
-        self.pauses: list[Pause] = []
-        # Of one whose profile tells so: how long its units took to be ready, and its clocks (both modelled).
-        self.powered: tuple[int, Clocks] | None = None
+    number: int
+    client_job: int
+    session: Session
+    outlet: Reports
+    graph: DeviceGraph | DeviceApp
+    key: bytes
+    runs: list[Run]
+    received_ns: int
+    profile_level: int
+    # How long it takes on the wall clock, if that is not simply the time to compute it.
+    pace: Pace | None = None
+    # Whether its client waits for the end, so that it was called rather than queued.
+    waited: bool = False
+    started_ns: int | None = None
+    yields: int = 0
+    yield_asked_ns: int = 0
+    pause_started_ns: int = 0
+    release_ns: int = 0
+    paused_ns: int = 0
+    restore_ns: int = 0
+    restore_began_ns: int = 0
+    failure: QnnError | None = None
+    computed: bool = False
+    # Whether it still takes a place in its context's queue.
+    counted: bool = True
+    step_times_ns: list[int] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
+    # Of one whose profile tells so: how long its units took to be ready, and its clocks (both modelled).
+    powered: tuple[int, Clocks] | None = None
 
     def leave_queue(self) -> None:
         """Give the place in the context's queue to another. Once, whoever says so."""

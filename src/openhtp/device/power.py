@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
 from openhtp.core.units import US
-from openhtp.hw.clocks import Clocks, StandingVote, resolve
+from openhtp.hw.clocks import Clocks, StandingVote, power_up_ns, resolve
 from openhtp.hw.perf_profiles import PerfProfile, find_perf_profile
 from openhtp.hw.power import (
     DEFAULT_HMX_TIMEOUT_US,
@@ -24,7 +24,6 @@ from openhtp.hw.power import (
     HmxVote,
     check_us,
 )
-from openhtp.hw.waking import power_up_ns
 from openhtp.records.trace import ClocksChanged
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig

@@ -7,6 +7,7 @@ scheduler knows a process domain as ``pd``: the first has the session's number, 
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import resource
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+
+
+class FaultReach(enum.Enum):
+    """Whom injected faults reach: all of a private device; on a shared one the sender's session, or nobody."""
+
+    DEVICE = "device"
+    SESSION = "session"
+    NOBODY = "nobody"
 
 
 class Domains:

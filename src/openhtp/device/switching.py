@@ -16,8 +16,7 @@ from openhtp.core.machine import give_back_freed
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
 from openhtp.device.jobs import Job
-from openhtp.device.loading import Advance, Ready, close_all, make_one_ready, packed_at
-from openhtp.device.room import Room
+from openhtp.device.loading import Advance, Ready, Room, close_all, make_one_ready, packed_at
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
 from openhtp.engine.protocol import Run

@@ -6,12 +6,11 @@ import socket
 import threading
 
 from openhtp.core.threads import OwnThread
-from openhtp.device.build import build_core
 from openhtp.device.config import DeviceConfig
-from openhtp.device.core import DeviceCore
-from openhtp.device.faults import FaultReach
+from openhtp.device.core import DeviceCore, build_core
 from openhtp.device.seat import Seat
 from openhtp.device.server import Server
+from openhtp.device.sessions import FaultReach
 from openhtp.rpc import channel
 
 

@@ -21,12 +21,11 @@ from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, 
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
-from openhtp.engine.inspection import Unusable
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.opened import BoundSession
-from openhtp.engine.prepared import open_prepared, pack_prepared
+from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
 from openhtp.engine.workshop import Workshop, give_back_copies

@@ -21,8 +21,8 @@ from onnx import ModelProto
 
 from openhtp.engine import seal
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
-from openhtp.engine.inspection import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.onnx_graph import model_bytes, numpy_type, onnx_type, parse_model
+from openhtp.engine.prepared import Unusable, inspect_part, inspect_sessions
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import (
     PreparedSegments,

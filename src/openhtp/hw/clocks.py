@@ -1,7 +1,7 @@
 """From standing votes to clocks: how fast core, HMX and bus go, as parts of their highest.
 
 Votes of several clients meet here: for each clock the highest vote wins. Which MHz a corner means is estimated
-(``corners.toml``), so times that follow from it are modelled.
+(``corners.toml``), so times that follow from it are modelled. So is how long HVX and HMX take to be ready.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from openhtp.core.units import US
 from openhtp.hw.power import ClockLevel, Corners, DcvsVote, HmxVote, PowerMode, VoltageCorner
 
 # Without any vote a session has the nominal corner, with HVX on.
@@ -139,3 +140,28 @@ def max_core_mhz(arch: int) -> float:
 def _table() -> dict[str, dict[str, Any]]:
     text = resources.files("openhtp.hw").joinpath("corners.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
+
+
+# A core that was used a moment ago still has its units powered. Later the HMX is switched off
+# (``hmx_timeout_us``), and then the core may sleep as deeply as the votes allow. The votes bound how long it may
+# take to wake up.
+
+WARM_NS = 26 * US
+"""Powering and acquiring units of a core in use; published for one chip."""
+COLD_NS = 4135 * US
+"""The same for the first graph of all, on that chip."""
+
+
+def power_up_ns(idle_ns: int | None, hmx_timeout_ns: int, standing: Iterable[StandingVote]) -> int:
+    """How long it takes to power HVX and HMX up. Modelled: two times are published, votes do the rest.
+
+    ``idle_ns`` is how long nothing has run on the core, None if nothing ever has. Of the votes that stood
+    meanwhile, the lowest sleep latency wins; without any, the core sleeps as deeply as it can.
+    """
+    if idle_ns is not None and idle_ns <= hmx_timeout_ns:
+        return WARM_NS
+    votes = [each.dcvs for each in standing if each.dcvs is not None]
+    if any(vote.sleep_disable for vote in votes):
+        return WARM_NS
+    latencies = [vote.sleep_latency_us * US for vote in votes if vote.sleep_latency_us is not None]
+    return min(COLD_NS, WARM_NS + min(latencies, default=COLD_NS))

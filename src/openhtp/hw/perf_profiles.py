@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
@@ -93,73 +93,39 @@ RELAXED = _lowered(VoltageCorner.SVS2, VoltageCorner.SVS, 2000)
 RELEASED = _lowered(VoltageCorner.MIN, VoltageCorner.MIN, 65535)
 _IDLE_VOTES = {Idle.RELAXED: RELAXED, Idle.RELEASED: RELEASED}
 
+# How soon a core that sleeps is to be back, where it must be sooner than within a millisecond.
+_SLEEP_LATENCY_US = {VoltageCorner.MAX: 40, VoltageCorner.TURBO: 100}
+
+
+def _profile(
+    name: str, clocks: str, corner: VoltageCorner, idle: Idle = Idle.RELAXED, *, sustained: bool = False
+) -> PerfProfile:
+    """A profile that votes for one corner; ``clocks`` says what that is. From turbo on, callers poll."""
+    rest = "held between inferences by a timer" if sustained else f"{idle.value} between inferences"
+    return PerfProfile(
+        name=name,
+        about=f"{clocks}, {rest}.",
+        dcvs=_vote(corner, _SLEEP_LATENCY_US.get(corner, 1000)),
+        polling=corner >= VoltageCorner.TURBO,
+        idle=idle,
+        sustain_us=SUSTAIN_US if sustained else 0,
+    )
+
+
 PERF_PROFILES = {
     profile.name: profile
     for profile in (
-        PerfProfile(
-            name="burst",
-            about="The highest clocks, held between inferences by a timer.",
-            dcvs=_vote(VoltageCorner.MAX, 40),
-            polling=True,
-            idle=Idle.RELAXED,
-            sustain_us=SUSTAIN_US,
-        ),
-        PerfProfile(
-            name="sustained_high_performance",
-            about="Turbo clocks, held between inferences by a timer.",
-            dcvs=_vote(VoltageCorner.TURBO, 100),
-            polling=True,
-            idle=Idle.RELAXED,
-            sustain_us=SUSTAIN_US,
-        ),
-        PerfProfile(
-            name="high_performance",
-            about="Turbo clocks, relaxed between inferences.",
-            dcvs=_vote(VoltageCorner.TURBO, 100),
-            polling=True,
-            idle=Idle.RELAXED,
-        ),
-        PerfProfile(
-            name="balanced",
-            about="Above nominal clocks, relaxed between inferences.",
-            dcvs=_vote(VoltageCorner.NOM_PLUS, 1000),
-            polling=False,
-            idle=Idle.RELAXED,
-        ),
-        PerfProfile(
-            name="low_balanced",
-            about="Nominal clocks, relaxed between inferences.",
-            dcvs=_vote(VoltageCorner.NOM, 1000),
-            polling=False,
-            idle=Idle.RELAXED,
-        ),
-        PerfProfile(
-            name="high_power_saver",
-            about="Low clocks, released between inferences.",
-            dcvs=_vote(VoltageCorner.SVS_PLUS, 1000),
-            polling=False,
-            idle=Idle.RELEASED,
-        ),
-        PerfProfile(
-            name="power_saver",
-            about="Lower clocks, released between inferences.",
-            dcvs=_vote(VoltageCorner.SVS, 1000),
-            polling=False,
-            idle=Idle.RELEASED,
-        ),
-        PerfProfile(
-            name="low_power_saver",
-            about="Lower clocks still, released between inferences.",
-            dcvs=_vote(VoltageCorner.SVS2, 1000),
-            polling=False,
-            idle=Idle.RELEASED,
-        ),
-        PerfProfile(
-            name="extreme_power_saver",
+        _profile("burst", "The highest clocks", VoltageCorner.MAX, sustained=True),
+        _profile("sustained_high_performance", "Turbo clocks", VoltageCorner.TURBO, sustained=True),
+        _profile("high_performance", "Turbo clocks", VoltageCorner.TURBO),
+        _profile("balanced", "Above nominal clocks", VoltageCorner.NOM_PLUS),
+        _profile("low_balanced", "Nominal clocks", VoltageCorner.NOM),
+        _profile("high_power_saver", "Low clocks", VoltageCorner.SVS_PLUS, Idle.RELEASED),
+        _profile("power_saver", "Lower clocks", VoltageCorner.SVS, Idle.RELEASED),
+        _profile("low_power_saver", "Lower clocks still", VoltageCorner.SVS2, Idle.RELEASED),
+        replace(
+            _profile("extreme_power_saver", "", VoltageCorner.DISABLE, Idle.RELEASED),
             about="No clock is asked for: the lowest there is.",
-            dcvs=_vote(VoltageCorner.DISABLE, 1000),
-            polling=False,
-            idle=Idle.RELEASED,
         ),
         PerfProfile(
             name="system_settings",

@@ -6,8 +6,7 @@ Knows graphs, quantization and the runtime's objects. Must not know how the devi
 
 from __future__ import annotations
 
-from openhtp.cost.llm import LlmEstimate, estimate_llm as estimate
-from openhtp.cost.llm_shapes import LlmShape
+from openhtp.cost.llm import LlmEstimate, LlmShape, estimate_llm as estimate
 from openhtp.llm.adapter import Adapter, load_adapter
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 import math
 
 from openhtp.core.units import MS
-from openhtp.cost.llm import LlmEstimate, estimate_llm
-from openhtp.cost.llm_shapes import PRESETS, LlmShape
+from openhtp.cost.llm import PRESETS, LlmEstimate, LlmShape, estimate_llm
 from openhtp.planning.keys import RANGES, ranged
 from openhtp.planning.scenario import ClientSpec, Talk
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from openhtp.core.enumerations import Priority
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.units import MIB, MS, SECOND, US
-from openhtp.hw.clocks import Clocks, StandingVote
-from openhtp.hw.waking import WARM_NS
+from openhtp.hw.clocks import WARM_NS, Clocks, StandingVote
 from openhtp.records.trace import Track, Units
 from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, Policy

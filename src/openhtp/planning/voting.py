@@ -12,11 +12,10 @@ from openhtp.core.errors import QnnError
 from openhtp.core.validating import WrittenFields, WrittenValue
 from openhtp.device.power import Power
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.clocks import FULL, Clocks, StandingVote, clocks_for
+from openhtp.hw.clocks import FULL, WARM_NS, Clocks, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.hw.power import FIRST_ARCH_WITH_HMX_VOTES, DcvsVote, HmxCorner, HmxVote, VoltageCorner
 from openhtp.hw.soc import SocSpec
-from openhtp.hw.waking import WARM_NS
 from openhtp.planning import keys
 from openhtp.planning.keys import ranged
 from openhtp.planning.scenario import Scenario

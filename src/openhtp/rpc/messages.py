@@ -7,6 +7,7 @@ is a ProtocolError, which ends the connection of whoever sent it and nothing els
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 
@@ -15,7 +16,9 @@ from msgspec import Struct
 
 from openhtp.core.errors import UsageError
 from openhtp.hw.power import DcvsVote, HmxVote
+from openhtp.rpc import channel
 from openhtp.rpc.channel import ProtocolError
+from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.timed import Pace
 
 PROTOCOL_VERSION = 9
@@ -384,3 +387,18 @@ def decode_reply(data: bytes) -> Reply:
         return _decode_reply(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"ill-formed reply: {error}") from error
+
+
+def read_reply(packet: bytes, descriptors: list[int]) -> tuple[Reply, bytes]:
+    """A reply, and the content of the memory that came with it. Takes all descriptors."""
+    try:
+        reply = decode_reply(packet)
+        data = _content(descriptors.pop()) if descriptors else b""
+        return (decode_reply(data) if reply.moved else reply), data
+    finally:
+        channel.close_all(descriptors)
+
+
+def _content(fd: int) -> bytes:
+    with contextlib.closing(SharedBuffer.attach(fd)) as buffer:
+        return bytes(buffer.view)

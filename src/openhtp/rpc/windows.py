@@ -21,7 +21,7 @@ from typing import Any
 from openhtp.core.errors import QnnError
 from openhtp.rpc import channel, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected, ProtocolError
-from openhtp.rpc.replies import read_reply
+from openhtp.rpc.messages import read_reply
 
 log = logging.getLogger(__name__)
 

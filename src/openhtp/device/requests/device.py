@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.device.faults import inject
+from openhtp.core.errors import ExecutionError, UnsupportedFeature
 from openhtp.device.requests.table import Asked, Sender, handles
+from openhtp.device.sessions import FaultReach, find
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.sched.events import HoldChanged
 
 if TYPE_CHECKING:
     from openhtp.device.core import DeviceCore
@@ -56,8 +58,30 @@ def read_trace(asked: Asked, request: ms.ReadTrace) -> SharedBuffer:
 
 @handles(ms.Inject)
 def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
-    """Something goes wrong, for whoever asked for it."""
-    inject(asked.session, request, asked.core.faults, asked.core.loop)
+    """Stand still or go on, or let the next execution of a graph fail after a step, for whoever asked for it."""
+    session, loop, reach = asked.session, asked.core.loop, asked.core.faults
+    if reach is FaultReach.NOBODY:
+        raise UnsupportedFeature(
+            "faults cannot be injected into a device that is shared; use one without a name, or start it with"
+            " `openhtp device start --allow-faults`"
+        )
+    if request.fail_graph is not None:
+        graph = find(session.graphs, request.fail_graph, "graph")
+        error = ExecutionError(f"injected failure at step {request.fail_step}", st.for_code(request.fail_status))
+        graph.fault = request.fail_step, error
+    if request.hold is None:
+        return ms.Reply()
+    if reach is FaultReach.DEVICE:
+        loop.held = request.hold
+        return ms.Reply()
+    # A job that was started and stands still would keep the resources from everyone: here, none is started.
+    session.held = request.hold
+    for number, graph in list(session.graphs.items()):
+        if graph.switch is None:  # otherwise it is held anyway
+            loop.handle(HoldChanged(t=loop.clock.now(), client=number, held=request.hold))
+    for context in session.contexts.values():
+        if context.switcher is not None:
+            loop.later(context.switcher.advance)
     return ms.Reply()
 
 

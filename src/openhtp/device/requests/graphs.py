@@ -10,10 +10,9 @@ from openhtp.core import status as st
 from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, WrongState, error_context
 from openhtp.device.answers import Answer
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
-from openhtp.device.loading import BinaryFile, LentGraph, Ready, close_all, make_ready, pack_ready
+from openhtp.device.loading import BinaryFile, LentGraph, Ready, Room, close_all, make_ready, pack_ready
 from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
-from openhtp.device.room import Room
 from openhtp.device.sessions import find
 from openhtp.device.switching import SwitchedRoom
 from openhtp.device.tasks import Task

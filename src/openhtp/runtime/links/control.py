@@ -22,7 +22,7 @@ from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.channel import Disconnected
-from openhtp.rpc.replies import read_reply
+from openhtp.rpc.messages import read_reply
 from openhtp.runtime.links.link import Undo, raise_reply
 
 if TYPE_CHECKING:
