@@ -106,7 +106,7 @@ def test_backup_buffers_of_contexts_that_run_at_the_same_time(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["llm=large"], "size of 'llm' is 'large'; expected a size like 1.5GB"),
+        (["llm=large"], "llm=large: size: expected a size like 1.5GB, 250MB or 4096, found 'large'"),
         (["llm=1GB,weight=3"], "expected name=size"),
         (["a=1GB", "a=2GB"], "two contexts of one name"),
         (["missing.bin"], "missing.bin"),
@@ -153,11 +153,17 @@ def test_a_config_says_which_graphs_are_loaded_and_when(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{name: a, io: 1MB, graphs: [{name: g, size: 1GB}]}", "'a' has io beside its graphs; give it to each"),
-        ("{name: a, graphs: []}", "has graphs []; expected a list of them"),
+        (
+            "{name: a, io: 1MB, graphs: [{name: g, size: 1GB}]}",
+            "contexts[0].io: stands beside the graphs; give it",
+        ),
+        ("{name: a, graphs: []}", "contexts[0].graphs: expected at least one graph"),
         ("{name: a, graphs: [{name: g, size: 1}, {name: g, size: 1}]}", "two graphs of one name among g, g"),
-        ("{name: a, size: 1GB, switching: 'yes'}", "switching of 'a' is 'yes'; expected true or false"),
-        ("{name: a, size: 1GB, io_memory_estimation: 1}", "is 1; expected true or false"),
+        ("{name: a, size: 1GB, switching: 'yes'}", "contexts[0].switching: expected true or false, found 'yes'"),
+        (
+            "{name: a, size: 1GB, io_memory_estimation: 1}",
+            "io_memory_estimation: expected true or false, found 1",
+        ),
     ],
 )
 def test_what_a_file_says_in_vain_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -101,7 +101,7 @@ def _read(item: str, backup: int) -> list[ContextPlan]:
             document = yaml.safe_load(data)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"{item} cannot be read: {error}") from error
-        return contexts_from_document(document)
+        return contexts_from_document(document, item)
     if "=" in item and not path.exists():
         return [context_from_words(item)]
     binary = open_given(path)

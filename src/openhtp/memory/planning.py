@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from openhtp.core.checks import real_number, shown
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import GIB, KIB, MIB
+from openhtp.core.validating import KeyPlace, WrittenFields, WrittenValue, written
+from openhtp.core.value_kinds import Flag, RefusedValue
 from openhtp.memory.ledger import Ledger, MemoryUse, SpillGroup, Tenant
 from openhtp.memory.needs import ContextNeeds, GraphNeeds
 from openhtp.memory.switching import loaded_first
@@ -189,11 +190,7 @@ def plan_memory(
     for act in loads_then_io(contexts) if acts is None else acts:
         trial.do(act)
     return MemoryPlan(
-        contexts=tuple(contexts),
-        outcomes=tuple(trial.outcomes),
-        domains=trial.domains(),
-        most=most,
-        limit=limit,
+        contexts=tuple(contexts), outcomes=tuple(trial.outcomes), domains=trial.domains(), most=most, limit=limit
     )
 
 
@@ -218,7 +215,7 @@ class _Trial:
             raise InvalidArgument(f"context {act.context!r} is not among those that are planned")
         if isinstance(act, Load):
             self._load(act, wanted)
-        elif act.context in self._tenants:  # else it is not there, which is said already
+        elif act.context in self._tenants:  # otherwise it is not there, which is said already
             self._take(act, wanted)
 
     def _load(self, act: Load, wanted: ContextPlan) -> None:
@@ -274,7 +271,7 @@ class _Trial:
 
 
 _UNITS = {"": 1, "b": 1, "kb": KIB, "kib": KIB, "mb": MIB, "mib": MIB, "gb": GIB, "gib": GIB}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+_SIZE_TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 _MOST = 1 << 44
 _GRAPH_KEYS = ("name", "size", "spill_fill", "backup", "io")
 _CONTEXT_KEYS = (
@@ -283,23 +280,40 @@ _CONTEXT_KEYS = (
 )
 
 
-def size_in_bytes(size: object, what: str) -> int:
+class ByteSize:
     """``1.5GB``, or a number of bytes. Units are powers of 1024, as in the documents."""
-    number = real_number(size)
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        unit = _UNITS.get(match[2].lower()) if match else None
-        number = float(match[1]) * unit if match and unit else None
-    if number is None or not 0 <= number <= _MOST:
-        raise InvalidArgument(f"{what} is {shown(size)}; expected a size like 1.5GB, 250MB or 4096")
-    return round(number)
+
+    words = "a size like 1.5GB, 250MB or 4096"
+    python_type = "int | str"
+
+    def read(self, value: object) -> int:
+        """The size in bytes."""
+        number = real_number(value)
+        if isinstance(value, str):
+            match = _SIZE_TEXT.fullmatch(value)
+            unit = _UNITS.get(match[2].lower()) if match else None
+            number = float(match[1]) * unit if match and unit else None
+        if number is None or not 0 <= number <= _MOST:
+            raise RefusedValue(self.words)
+        return round(number)
+
+
+_SIZE, _FLAG = ByteSize(), Flag("true or false")
+
+
+def size_in_bytes(size: object, what: str) -> int:
+    """A size that a person gave for ``what``."""
+    try:
+        return _SIZE.read(size)
+    except RefusedValue as refusal:
+        raise InvalidArgument(f"{what} is {shown(size)}; expected {refusal.expected}") from None
 
 
 def context_from_words(text: str) -> ContextPlan:
     """``name=size``, and then, with commas, ``io=size``, ``spill_fill=size`` and ``backup=size``."""
     name, _, rest = text.partition("=")
     size, *more = rest.split(",")
-    fields: dict[str, Any] = {"name": name.strip(), "size": size}
+    fields = {"name": name.strip(), "size": size}
     for item in more:
         key, _, value = item.partition("=")
         fields[key.strip()] = value
@@ -309,76 +323,53 @@ def context_from_words(text: str) -> ContextPlan:
             f"context {shown(text)}; expected name=size, and io=, spill_fill= or backup=size after commas, as in"
             " llm=1.5GB,io=60MB"
         )
-    return context_from_mapping(fields)
+    return _context(written(fields, KeyPlace(text, error=InvalidArgument)))
 
 
-def context_from_mapping(entry: object) -> ContextPlan:
-    """A context as a file has it: a size, or the sizes of its graphs, and how it is loaded."""
-    fields = _checked_entry(entry, _CONTEXT_KEYS, "a context")
-    name = str(fields["name"])
-    listed = fields.get("graphs")
-    graphs: tuple[GraphNeeds, ...]
-    if listed is None:
-        graphs = (_graph({key: value for key, value in fields.items() if key in _GRAPH_KEYS}),)
-    elif isinstance(listed, list) and listed:
-        beside = [key for key in _GRAPH_KEYS[1:] if key in fields]
-        if beside:
-            raise InvalidArgument(f"context {name!r} has {beside[0]} beside its graphs; give it to each of them")
-        graphs = tuple(map(_graph, listed))
-    else:
-        raise InvalidArgument(f"context {name!r} has graphs {shown(listed)}; expected a list of them")
-    needs = ContextNeeds(graphs=graphs, shared_bytes=size_in_bytes(fields.get("shared", 0), f"shared of {name!r}"))
-    retained = fields.get("retained", [])
-    names = [graph.name for graph in graphs]
-    if len(set(names)) < len(names):
-        raise InvalidArgument(f"context {name!r} has two graphs of one name among {', '.join(names)}")
-    if not isinstance(retained, list) or any(graph not in names for graph in retained):
-        raise InvalidArgument(f"context {name!r} retains {shown(retained)}; expected a list of {', '.join(names)}")
-    group = fields.get("group")
-    return ContextPlan(
-        name=name,
-        needs=needs,
-        io_estimation=_context_flag(fields, "io_memory_estimation"),
-        switching=_context_flag(fields, "switching") or bool(retained),
-        retained=tuple(retained),
-        group=None if group is None else str(group),
-        concurrent=_context_flag(fields, "concurrent"),
-    )
-
-
-def _context_flag(fields: dict[str, Any], key: str) -> bool:
-    value = fields.get(key, False)
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"{key} of {fields['name']!r} is {shown(value)}; expected true or false")
-    return value
-
-
-def contexts_from_document(document: object) -> list[ContextPlan]:
-    """All contexts of a file: ``contexts:`` and a list of them."""
+def contexts_from_document(document: object, source: str = "a file of contexts") -> list[ContextPlan]:
+    """All contexts of a file: ``contexts:`` and a list of them, each a size, or the sizes of its graphs."""
     listed = document.get("contexts") if isinstance(document, Mapping) else None
     if not isinstance(listed, list) or not listed:
         raise InvalidArgument(
-            "a file of contexts begins with `contexts:` and a list of them, each with name and size"
+            f"{source} begins with `contexts:` and a list of them, each with name and size; this one does not"
         )
-    return [context_from_mapping(item) for item in listed]
+    return [
+        _context(item) for item in written(listed, KeyPlace(source, "contexts", error=InvalidArgument)).items()
+    ]
 
 
-def _graph(entry: object) -> GraphNeeds:
-    fields = _checked_entry(entry, _GRAPH_KEYS, "a graph")
-    name = str(fields["name"])
-    return GraphNeeds(
-        name=name,
-        own_bytes=size_in_bytes(fields.get("size"), f"size of {name!r}"),
-        spill_fill_bytes=size_in_bytes(fields.get("spill_fill", 0), f"spill_fill of {name!r}"),
-        backup_bytes=size_in_bytes(fields.get("backup", 0), f"backup of {name!r}"),
-        io_bytes=size_in_bytes(fields.get("io", 0), f"io of {name!r}"),
+def _context(value: WrittenValue) -> ContextPlan:
+    fields = value.fields(_CONTEXT_KEYS)
+    listed, retained, group = fields.get("graphs"), fields.get("retained"), fields.get("group")
+    if listed is None:
+        graphs = [_graph(fields)]
+    else:
+        for key in _GRAPH_KEYS[1:]:
+            if key in fields:
+                fields[key].fail("stands beside the graphs; give it to each of them")
+        graphs = [_graph(item.fields(_GRAPH_KEYS)) for item in listed.items()]
+        if not graphs:
+            raise listed.place.unexpected([], "at least one graph")
+    names = [graph.name for graph in graphs]
+    if len(set(names)) < len(names):
+        value.fail(f"two graphs of one name among {', '.join(names)}")
+    kept = () if retained is None else tuple(item.choice(*names) for item in retained.items())
+    return ContextPlan(
+        name=fields["name"].text(),
+        needs=ContextNeeds(graphs=tuple(graphs), shared_bytes=fields.read("shared", _SIZE, 0)),
+        io_estimation=fields.read("io_memory_estimation", _FLAG, False),
+        switching=fields.read("switching", _FLAG, False) or bool(kept),
+        retained=kept,
+        group=None if group is None or group.raw is None else group.text(),
+        concurrent=fields.read("concurrent", _FLAG, False),
     )
 
 
-def _checked_entry(entry: object, known: tuple[str, ...], what: str) -> dict[str, Any]:
-    if not isinstance(entry, Mapping) or not entry.get("name"):
-        raise InvalidArgument(f"{what} is {shown(entry)}; expected a mapping with a name")
-    for key in entry:
-        if key not in known:
-            raise InvalidArgument(f"{what} {entry['name']!r} has {shown(key)}; expected one of {', '.join(known)}")
-    return dict(entry)
+def _graph(fields: WrittenFields) -> GraphNeeds:
+    return GraphNeeds(
+        name=fields["name"].text(),
+        own_bytes=fields["size"].read(_SIZE),
+        spill_fill_bytes=fields.read("spill_fill", _SIZE, 0),
+        backup_bytes=fields.read("backup", _SIZE, 0),
+        io_bytes=fields.read("io", _SIZE, 0),
+    )
