@@ -121,11 +121,7 @@ class Amounts:
 
     @classmethod
     def of(
-        cls,
-        kernels: Sequence[KernelSize],
-        formats: Sequence[NumberFormat],
-        placed: Placed,
-        parameters: Parameters,
+        cls, kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], placed: Placed, parameters: Parameters
     ) -> Amounts:
         """The amounts of kernels as they were placed."""
         distinct = tuple(each for each in NumberFormat if each in formats)

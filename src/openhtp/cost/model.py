@@ -197,12 +197,7 @@ def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
         hmx, hvx, dma, weights, overhead = (
             float(getattr(busy, name)[0, place]) for name in ("hmx", "hvx", "dma", "weights", "overhead")
         )
-        times = {
-            Bound.HMX: hmx,
-            Bound.HVX: hvx,
-            Bound.MEMORY: dma + float(waits[place]),
-            Bound.OVERHEAD: overhead,
-        }
+        times = {Bound.HMX: hmx, Bound.HVX: hvx, Bound.MEMORY: dma + float(waits[place]), Bound.OVERHEAD: overhead}
         found.append(
             OpTime(
                 name=kernel.name,

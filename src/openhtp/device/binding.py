@@ -17,13 +17,7 @@ from openhtp.rpc.shm import SharedBuffer
 
 
 def bind_ports(
-    graph: DeviceGraph,
-    memories: dict[int, SharedBuffer],
-    key: bytes,
-    count: int,
-    batch: int,
-    *,
-    with_dims: bool,
+    graph: DeviceGraph, memories: dict[int, SharedBuffer], key: bytes, count: int, batch: int, *, with_dims: bool
 ) -> list[Run]:
     """Check everything that a client says about its memory, then bind one Run per piece of the batch.
 
@@ -63,8 +57,7 @@ def _view(
 ) -> npt.NDArray[Any]:
     if memory is None:
         raise InvalidArgument(
-            f"memory {binding.memory} of tensor {spec.name!r} is not registered",
-            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+            f"memory {binding.memory} of tensor {spec.name!r} is not registered", st.QNN_GRAPH_ERROR_INVALID_TENSOR
         )
     nbytes = int(np.prod(shape, dtype=object)) * spec.dtype.itemsize
     if binding.offset % spec.dtype.itemsize or binding.offset + nbytes > memory.nbytes:

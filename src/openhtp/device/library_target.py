@@ -175,10 +175,7 @@ class LibraryTarget:
         saved = SystemLibrary.beside(self._opened.library).binary_info(blob)
         return [
             pack_ends(
-                graph.name,
-                [(tensor.spec, tensor.id) for tensor in graph.tensors],
-                prepared=blob,
-                seal=_SEAL,
+                graph.name, [(tensor.spec, tensor.id) for tensor in graph.tensors], prepared=blob, seal=_SEAL
             )
             for graph in saved.graphs
         ]

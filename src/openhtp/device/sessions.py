@@ -49,13 +49,7 @@ class Session:
     """One client's part of the device."""
 
     def __init__(
-        self,
-        number: int,
-        *,
-        pid: int,
-        label: str,
-        domains: Domains | None = None,
-        shares_budget: bool = False,
+        self, number: int, *, pid: int, label: str, domains: Domains | None = None, shares_budget: bool = False
     ) -> None:
         """``shares_budget`` says that other sessions of the same process may have the same domains."""
         self.number = number

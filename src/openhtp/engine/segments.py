@@ -99,9 +99,7 @@ def step_seconds(program: HtpProgram) -> list[float]:
     return [
         sum(
             node_seconds(
-                node.work,
-                integer=program.tensors[node.outputs[0]].dtype.bits == 8,
-                window=_window(program, node),
+                node.work, integer=program.tensors[node.outputs[0]].dtype.bits == 8, window=_window(program, node)
             )
             for kernel in program.kernels_of(step)
             for node in kernel.nodes

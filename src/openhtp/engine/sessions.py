@@ -22,13 +22,7 @@ from onnx import ModelProto, TensorProto
 
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms, native
-from openhtp.engine.onnx_graph import (
-    INLINE_BYTES,
-    is_inline,
-    model_bytes,
-    numpy_type,
-    parse_model,
-)
+from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import ComputeSession, PackagedSession
 from openhtp.engine.strips import RowWindow
@@ -146,11 +140,7 @@ _shared: weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array] 
 
 def shared(array: Array) -> Array:
     """An equal constant that other sessions read already, else a copy for those to come."""
-    key = (
-        digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data),
-        array.dtype.str,
-        array.shape,
-    )
+    key = (digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data), array.dtype.str, array.shape)
     found = _shared.get(key)
     if found is None:
         found = _shared[key] = aligned_copy(array)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results
 from openhtp.ops._opdef import (
     Constraint,
     Infer,
@@ -99,7 +99,7 @@ class Family:
         operation: int = node.params["operation"]
         return self._members[operation]
 
-    def reference(self, node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(self, node: Node, arrays: Arrays) -> Results:
         """The member's reference."""
         return self.member(node).reference(node, arrays)
 

@@ -20,7 +20,10 @@ from openhtp.core.errors import InternalError
 from openhtp.core.tensor import TensorKind, TensorSpec
 
 Array = npt.NDArray[Any]
+Arrays = Sequence[Array]
+Results = tuple[Array, ...]
 Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)

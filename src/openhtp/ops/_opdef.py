@@ -8,7 +8,7 @@ from typing import Any
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shape, Shapes
 from openhtp.ops._tiles import TileRule, split_nowhere
 
 TYPE_WORDS = {
@@ -214,8 +214,8 @@ class Sample:
     types: tuple[str, ...] = ()
 
 
-Infer = Callable[[Node], tuple[Shape, ...]]
-Reference = Callable[[Node, Sequence[Array]], tuple[Array, ...]]
+Infer = Callable[[Node], Shapes]
+Reference = Callable[[Node, Arrays], Results]
 Lower = Callable[[Node, Emitter], None]
 Worker = Callable[[Node], Work]
 

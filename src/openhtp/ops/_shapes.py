@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
-from openhtp.ops._node import Node, Shape
+from openhtp.ops._node import Node, Shape, Shapes
 
 
 def refuse(node: Node, problem: str) -> NoReturn:
@@ -14,7 +14,7 @@ def refuse(node: Node, problem: str) -> NoReturn:
     raise InvalidArgument(f"{node.op} {node.name!r}: {problem}", st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE)
 
 
-def same_as_input(node: Node) -> tuple[Shape, ...]:
+def same_as_input(node: Node) -> Shapes:
     """One output, shaped like input 0."""
     return (node.shape(0),)
 
@@ -41,7 +41,7 @@ def broadcast(node: Node, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
-def broadcast_inputs(node: Node) -> tuple[Shape, ...]:
+def broadcast_inputs(node: Node) -> Shapes:
     """One output, the broadcast of all inputs."""
     return (broadcast(node, *(spec.shape for spec in node.inputs if spec is not None)),)
 
@@ -67,24 +67,14 @@ def last_axis(node: Node) -> int:
 
 
 def window_size(
-    node: Node,
-    size: int,
-    kernel: int,
-    stride: int,
-    pad: tuple[int, int],
-    dilation: int = 1,
-    *,
-    ceil: bool = False,
+    node: Node, size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int = 1, *, ceil: bool = False
 ) -> int:
     """Output size of a sliding window along one axis."""
     if stride < 1 or dilation < 1 or kernel < 1:
         refuse(node, f"kernel {kernel}, stride {stride} and dilation {dilation} must all be at least 1")
     span = size + sum(pad) - (dilation * (kernel - 1) + 1)
     if span < 0:
-        refuse(
-            node,
-            f"kernel {kernel} with dilation {dilation} is larger than the padded input {size + sum(pad)}",
-        )
+        refuse(node, f"kernel {kernel} with dilation {dilation} is larger than the padded input {size + sum(pad)}")
     return (span + stride - 1 if ceil else span) // stride + 1
 
 

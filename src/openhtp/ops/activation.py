@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops import relu
 from openhtp.ops._elementwise import elementwise, plain, unary
-from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import TWO_INPUTS, Constraint, Lower, OnnxRule, Param, Reference, Sample, rows, vector_work
 from openhtp.ops.elementwise_unary import softplus_lower, softplus_reference
 
@@ -23,12 +22,12 @@ _FLOAT_AND_FIXED = rows("T > T : f16 f32 u16 s16 u8 s8")
 _UNSIGNED_16 = rows("T > T : f16 f32 u16 u8 s8")
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), written so that no exponential overflows."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
-def _elu_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _elu_reference(node: Node, arrays: Arrays) -> Results:
     x = arrays[0]
     return (np.where(x > 0, x, node.params["alpha"] * np.expm1(np.minimum(x, 0.0))),)
 
@@ -41,7 +40,7 @@ _SMOOTH = {
     "SIGMOID": unary(
         "Sigmoid",
         "out = 1 / (1 + exp(-in[0]))",
-        _sigmoid,
+        sigmoid,
         plain("Sigmoid"),
         _FLOAT_AND_FIXED,
         cost=8,
@@ -114,7 +113,7 @@ _PRELU = elementwise(
 )
 
 
-def _hard_sigmoid_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _hard_sigmoid_reference(node: Node, arrays: Arrays) -> Results:
     return (np.clip(node.params["alpha"] * arrays[0] + node.params["beta"], 0.0, 1.0),)
 
 

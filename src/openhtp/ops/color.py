@@ -14,7 +14,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
 
@@ -23,7 +23,7 @@ _FROM_U_V = np.array([[0.0, 1.403], [-0.344, -0.714], [1.773, 0.0]])
 _MIDDLE = 128.0
 
 
-def _argb_infer(node: Node) -> tuple[Shape, ...]:
+def _argb_infer(node: Node) -> Shapes:
     shape = expect_rank(node, 0, 4)
     if shape[-1] != 4:
         refuse(node, f"input 0 has {shape[-1]} channels; expected 4")
@@ -35,7 +35,7 @@ def _argb_first(node: Node) -> int:
     return 0 if node.params["input_order"] else 1
 
 
-def _argb_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _argb_reference(node: Node, arrays: Arrays) -> Results:
     return (arrays[0][..., 0:3] if node.params["input_order"] else arrays[0][..., 1:4],)
 
 
@@ -56,7 +56,7 @@ def _picture(node: Node) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _yuv_infer(node: Node) -> tuple[Shape, ...]:
+def _yuv_infer(node: Node) -> Shapes:
     batch, height, width = _picture(node)
     return ((batch, height, width, 3),)
 
@@ -68,7 +68,7 @@ def _steps(spec: TensorSpec) -> ScaleOffset:
 def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> OpDef:
     weights = _FROM_U_V if u_first else _FROM_U_V[:, ::-1]
 
-    def reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(node: Node, arrays: Arrays) -> Results:
         batch, height, width = _picture(node)
         given, wanted = _steps(node.input()), _steps(node.outputs[0])
         is_stored = node.input().dtype.is_fixed_point

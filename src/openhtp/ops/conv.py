@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import (
     WEIGHTED,
     WEIGHTED_INPUTS,
@@ -70,7 +69,7 @@ def _dilation_param(count: int) -> Param:
     return Param("dilation", default=1) if count == 1 else Param("dilation", rank=1, default=(1,) * count)
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     rank = _dimensions(node) + 2
     batch, *sizes, channels = expect_rank(node, 0, rank)
     *_, per_group, filters = expect_rank(node, 1, rank)
@@ -87,7 +86,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return ((batch, *out, filters),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     x, weights = arrays[0], arrays[1]
     count, filters, rank = _groups(node), weights.shape[-1], _dimensions(node)
     sizes = _infer(node)[0][1:-1]
@@ -164,7 +163,7 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
     )
 
 
-def _transposed_infer(node: Node) -> tuple[Shape, ...]:
+def _transposed_infer(node: Node) -> Shapes:
     rank = _dimensions(node) + 2
     batch, *sizes, channels = expect_rank(node, 0, rank)
     *_, taken, per_group = expect_rank(node, 1, rank)
@@ -182,7 +181,7 @@ def _transposed_infer(node: Node) -> tuple[Shape, ...]:
     return ((batch, *out, per_group * count),)
 
 
-def _transposed_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _transposed_reference(node: Node, arrays: Arrays) -> Results:
     x, weights = arrays[0], arrays[1]
     each, count, shape = _windows(node), node.params["group"], _transposed_infer(node)[0]
     batch, *sizes, channels = x.shape
@@ -288,15 +287,12 @@ OPS = (
                 static=(1, 2),
             ),
             Sample(
-                ((1, 9, 7, 3), (2, 3, 1, 6), None),
-                {"stride": [2, 2], "pad_amount": [[0, 1], [1, 1]]},
-                static=(1,),
+                ((1, 9, 7, 3), (2, 3, 1, 6), None), {"stride": [2, 2], "pad_amount": [[0, 1], [1, 1]]}, static=(1,)
             ),
         ),
     ),
     _convolution(
-        "Conv1d",
-        (Sample(((1, 9, 4), (3, 4, 8), (8,)), {"stride": 2, "pad_amount": [1, 1]}, static=(1, 2)),),
+        "Conv1d", (Sample(((1, 9, 4), (3, 4, 8), (8,)), {"stride": 2, "pad_amount": [1, 1]}, static=(1, 2)),)
     ),
     _convolution(
         "DepthWiseConv1d",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._elementwise import elementwise
-from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._node import Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import OnnxRule, OpDef, Param, Sample, TypeRow, rows
 
 _CONVERT_TYPES = rows(
@@ -38,7 +37,7 @@ def _lower_real(node: Node, e: Emitter) -> None:
     return e.put(0, value)
 
 
-def _cast_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _cast_reference(node: Node, arrays: Arrays) -> Results:
     source, target = node.input(), node.outputs[0]
     x = arrays[0]
     stored = x

@@ -8,12 +8,10 @@ that are not needed hold zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape, put_integers
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shape, Shapes, put_integers
 from openhtp.ops._opdef import FIXED_SHAPES, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 from openhtp.ops.non_max_suppression import (
@@ -32,7 +30,7 @@ from openhtp.ops.non_max_suppression import (
 _FAST, _REGULAR = 0, 1
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     batch, anchors, _ = expect_rank(node, 0, 3)
     expect_shape(node, 1, (batch, anchors, 4), "a box per anchor")
     expect_shape(node, 2, (batch * anchors, 4), "the anchors of all images")
@@ -93,7 +91,7 @@ def _regular(node: Node, boxes: Array, scores: Array) -> Detections[Array]:
     return Detections(np.array(numbers), np.array(heights), np.array(labels), np.array(count))
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     scores, moves, anchors = arrays
     batch, total, _ = scores.shape
     boxes = _decoded(node, moves, anchors.reshape(batch, total, 4))

@@ -246,12 +246,7 @@ def _logic(name: str, summary: str, onnx_op: str, compute: Compute) -> OpDef:
 
 
 def _to_truth(
-    name: str,
-    summary: str,
-    types: tuple[TypeRow, ...],
-    compute: Compute,
-    lower: Lower,
-    onnx: tuple[OnnxRule, ...],
+    name: str, summary: str, types: tuple[TypeRow, ...], compute: Compute, lower: Lower, onnx: tuple[OnnxRule, ...]
 ) -> OpDef:
     samples = (Sample(((1, 5, 7, 3), (1, 5, 7, 3))), Sample(((2, 4, 3), (3,)), static=(1,)))
     return _binary(name, summary, types, compute, lower, kind="add", onnx=onnx, samples=samples)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._elementwise import Family, elementwise, plain, unary
-from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import OnnxRule, OpDef, Param, Sample, TypeRow, rows, vector_work
 
 _TYPES = rows("T > T : f16 f32 u16 u8 s8")
@@ -40,7 +40,7 @@ _NOT = elementwise(
 )
 
 
-def softplus_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def softplus_reference(node: Node, arrays: Arrays) -> Results:
     """log(1 + exp(beta x)) / beta."""
     beta = node.params["beta"]
     return (np.logaddexp(0.0, beta * arrays[0]) / beta,)
@@ -127,7 +127,7 @@ _SPECIAL_TYPES = rows("f16|f32 > b")
 _SAMPLES = (Sample(((1, 6, 5, 4),)),)
 
 
-def _inf_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _inf_reference(node: Node, arrays: Arrays) -> Results:
     above = (arrays[0] == np.inf) & bool(node.params["detect_positive"])
     below = (arrays[0] == -np.inf) & bool(node.params["detect_negative"])
     return (above | below,)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 
@@ -21,7 +19,7 @@ def _size(node: Node) -> tuple[int, int]:
     return size[0], size[1]
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     batch, _, _, channels = expect_rank(node, 0, 4)
     expect_shape(node, 1, (batch, 2), "a row and a column per image")
     return ((batch, *_size(node), channels),)
@@ -49,7 +47,7 @@ def _noise(node: Node, image: Array, rng: np.random.Generator) -> Array:
     return np.zeros(shape)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     images, places = arrays
     factor, shift = _placing(node)
     height, width = _size(node)

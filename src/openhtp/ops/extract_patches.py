@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import FIXED_SHAPES, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import expect_rank, refuse
 from openhtp.ops._windows import AxisWindow, patches
@@ -36,13 +34,13 @@ def _windows(node: Node) -> tuple[tuple[AxisWindow, AxisWindow], tuple[int, int]
     return (windows[0], windows[1]), (counts[0], counts[1])
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     (rows_, columns), counts = _windows(node)
     batch, _, _, channels = node.shape()
     return ((batch, *counts, rows_.kernel * columns.kernel * channels),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     windows, counts = _windows(node)
     return (patches(arrays[0], windows, counts, 0.0).reshape(_infer(node)[0]),)
 
@@ -55,10 +53,7 @@ def _lower(node: Node, e: Emitter) -> None:
         for row in range(down.kernel):
             for column in range(across.kernel):
                 begins = [row * down.dilation, column * across.dilation]
-                ends = [
-                    begins[0] + (high - 1) * down.stride + 1,
-                    begins[1] + (wide - 1) * across.stride + 1,
-                ]
+                ends = [begins[0] + (high - 1) * down.stride + 1, begins[1] + (wide - 1) * across.stride + 1]
                 numbers = (begins, ends, [1, 2], [down.stride, across.stride])
                 parts.append(e.node("Slice", [x, *(e.ints(given) for given in numbers)]))
         return e.node("Concat", parts, axis=-1)

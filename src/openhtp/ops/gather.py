@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import OnnxRule, OpDef, Param, Port, Sample, rows
 from openhtp.ops._shapes import axis_in_range, refuse
 
@@ -24,12 +22,12 @@ def _axis(node: Node) -> int:
     return axis_in_range(node, node.params["axis"], node.input().rank)
 
 
-def _gather_infer(node: Node) -> tuple[Shape, ...]:
+def _gather_infer(node: Node) -> Shapes:
     axis, shape = _axis(node), node.shape()
     return ((*shape[:axis], *node.shape(1), *shape[axis + 1 :]),)
 
 
-def _gather_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _gather_reference(node: Node, arrays: Arrays) -> Results:
     return (np.take(arrays[0], arrays[1].astype(np.int64), axis=_axis(node)),)
 
 
@@ -38,14 +36,14 @@ def _gather_lower(node: Node, e: Emitter) -> None:
     move(e, lambda x: e.node("Gather", [x, indices], axis=_axis(node)))
 
 
-def _elements_infer(node: Node) -> tuple[Shape, ...]:
+def _elements_infer(node: Node) -> Shapes:
     if node.input(0).rank != node.input(1).rank:
         refuse(node, f"indices have rank {node.input(1).rank}; expected that of the data, {node.input(0).rank}")
     _axis(node)
     return (node.shape(1),)
 
 
-def _elements_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _elements_reference(node: Node, arrays: Arrays) -> Results:
     axis, indices = _axis(node), arrays[1].astype(np.int64)
     places: list[Array] = [*np.indices(indices.shape)]
     places[axis] = indices
@@ -57,7 +55,7 @@ def _elements_lower(node: Node, e: Emitter) -> None:
     move(e, lambda x: e.node("GatherElements", [x, indices], axis=_axis(node)))
 
 
-def _nd_infer(node: Node) -> tuple[Shape, ...]:
+def _nd_infer(node: Node) -> Shapes:
     shape, indices, batch = node.shape(), node.shape(1), node.params["batch_dims"]
     depth = indices[-1]
     if batch >= min(len(shape), len(indices)) or shape[:batch] != indices[:batch]:
@@ -67,7 +65,7 @@ def _nd_infer(node: Node) -> tuple[Shape, ...]:
     return ((*indices[:-1], *shape[batch + depth :]) or (1,),)
 
 
-def _nd_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _nd_reference(node: Node, arrays: Arrays) -> Results:
     x, indices, batch = arrays[0], arrays[1].astype(np.int64), node.params["batch_dims"]
     places = [*np.indices(indices.shape[:-1])[:batch], *np.moveaxis(indices, -1, 0)]
     return (x[tuple(places)],)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
 
@@ -22,7 +22,7 @@ _MODES = {"BILINEAR": 0, "NEAREST": 1}
 _PADDINGS = {"ZEROS": 0, "BORDER": 1, "REFLECTION": 2}
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     shape, grid = expect_rank(node, 0, 4, 5), node.shape(1)
     if len(grid) != len(shape) or grid[0] != shape[0] or grid[-1] != len(shape) - 2:
         refuse(
@@ -38,7 +38,7 @@ def _reflected(place: Array, size: int, corners: bool) -> Array:
     return np.asarray(low + np.where(folded > span, 2 * span - folded, folded))
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     x, grid = arrays
     sizes, corners, padding = x.shape[1:-1], node.params["align_corners"], node.params["padding_mode"]
     places = []
@@ -103,7 +103,7 @@ _PROJECTION_MODES = {"BILINEAR": 0, "NEAREST_NEIGHBOR": 1}
 _NOWHERE = -16.0
 
 
-def _projection_infer(node: Node) -> tuple[Shape, ...]:
+def _projection_infer(node: Node) -> Shapes:
     shape, given = expect_rank(node, 0, 4), node.shape(1)
     if given not in ((8,), (1, 8), (shape[0], 8)):
         refuse(node, f"input 1 has shape {list(given)}; expected [8] or [{shape[0]}, 8]")
@@ -120,7 +120,7 @@ def _places(matrix: Array, height: int, width: int) -> tuple[Array, Array]:
     return np.where(depth == 0, _NOWHERE, rows_), np.where(depth == 0, _NOWHERE, columns)
 
 
-def _projection_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _projection_reference(node: Node, arrays: Arrays) -> Results:
     images = arrays[0]
     matrices = np.broadcast_to(arrays[1].reshape(-1, 8), (len(images), 8))
     out = []

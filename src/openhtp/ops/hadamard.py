@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, Work, rows
 from openhtp.ops._shapes import same_as_input
 
@@ -21,7 +19,7 @@ def _matrix(size: int) -> Array:
     return made
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     found = np.array(arrays[0], np.float64)
     size, width = found.shape[-1], 1
     flat = found.reshape(-1, size)

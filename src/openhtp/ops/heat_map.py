@@ -6,11 +6,9 @@ neighbours (mirrored at the border), and its top is where the slope vanishes, at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, Constraint, OpDef, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape
 
@@ -19,7 +17,7 @@ _FURTHEST = 1.5
 _FLAT = 1e-5
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     boxes, _, _, points = expect_rank(node, 0, 4)
     expect_shape(node, 1, (boxes, 4), "x1, y1, x2, y2 per map")
     return (boxes, points), (boxes, points, 2)
@@ -43,7 +41,7 @@ def _refined(grid: Array) -> tuple[float, float, float]:
     return float(top[0]), float(top[1]), float(slope @ top + top @ curve @ top / 2)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     maps, boxes = arrays
     count, height, width, points = maps.shape
     scores, places = np.zeros((count, points)), np.zeros((count, points, 2))

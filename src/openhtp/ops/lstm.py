@@ -18,14 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shape, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TypeRow, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
-
-# An Lstm written out step by step, for what ONNX's operator does not have: projection, normalization, limits.
-#
-# Kept beside ``lstm.py``, which says what the inputs are; here they are only numbers.
-
+from openhtp.ops.activation import sigmoid
 
 # What keeps the normalization of a constant row from dividing by zero.
 NORM_EPSILON = 1e-8
@@ -50,7 +46,7 @@ PROJECTION, PROJECTION_BIAS = 22, 23
 
 
 class Steps:
-    """Emits the steps of one node."""
+    """Emits the steps of one node, for what ONNX's operator does not have: projection, normalization, limits."""
 
     def __init__(self, node: Node, e: Emitter, x: str) -> None:
         """``x`` is the sequence, [steps, batch, features]."""
@@ -143,7 +139,7 @@ def _out_size(node: Node) -> int:
     return node.shape(PROJECTION if node.has(PROJECTION) else 1)[0]
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     _, batch, features = _sizes(node)
     units, out = node.shape(1)[0], _out_size(node)
     if len({node.has(index) for index in (16, 17, 21)}) > 1:
@@ -161,11 +157,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return (*node.shape()[:-1], out), (batch, units), (batch, out)
 
 
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + np.tanh(x / 2)))
-
-
-def _gate(node: Node, arrays: Sequence[Array], gate: Gate, x: Array, hidden: Array, cell: Array) -> Array:
+def _gate(node: Node, arrays: Arrays, gate: Gate, x: Array, hidden: Array, cell: Array) -> Array:
     total = x @ arrays[gate.from_input].T + hidden @ arrays[gate.from_hidden].T
     if gate.peephole is not None and node.has(gate.peephole):
         total = total + cell * arrays[gate.peephole]
@@ -179,7 +171,7 @@ def _limited(x: Array, threshold: float) -> Array:
     return np.clip(x, -threshold, threshold) if threshold else x
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     steps, batch, features = _sizes(node)
     x = arrays[0].reshape(1, batch, features) if node.input().rank == 2 else arrays[0]
     if node.input().rank == 3 and not node.params["time_major"]:
@@ -189,11 +181,11 @@ def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
     cell = arrays[11] if node.has(11) else np.zeros((batch, units))
     out = np.zeros((steps, batch, size))
     for step in range(steps)[:: -1 if node.params["direction"] else 1]:
-        forget = _sigmoid(_gate(node, arrays, FORGET_GATE, x[step], hidden, cell))
-        enter = _sigmoid(_gate(node, arrays, INPUT_GATE, x[step], hidden, cell)) if node.has(16) else 1 - forget
+        forget = sigmoid(_gate(node, arrays, FORGET_GATE, x[step], hidden, cell))
+        enter = sigmoid(_gate(node, arrays, INPUT_GATE, x[step], hidden, cell)) if node.has(16) else 1 - forget
         fresh = np.tanh(_gate(node, arrays, CELL_GATE, x[step], hidden, cell))
         cell = _limited(forget * cell + enter * fresh, node.params["cell_clip_threshold"])
-        hidden = _sigmoid(_gate(node, arrays, OUTPUT_GATE, x[step], hidden, cell)) * np.tanh(cell)
+        hidden = sigmoid(_gate(node, arrays, OUTPUT_GATE, x[step], hidden, cell)) * np.tanh(cell)
         if node.has(PROJECTION):
             hidden = hidden @ arrays[PROJECTION].T + (arrays[PROJECTION_BIAS] if node.has(PROJECTION_BIAS) else 0)
             hidden = _limited(hidden, node.params["output_clip_threshold"])
@@ -296,19 +288,8 @@ _QSCALES = tuple(
 
 def _fixed_point(weight: str) -> TypeRow:
     """Activations of 8 bits, states and factors of 16, biases of 32."""
-    words = [
-        "u8",
-        *[weight] * 6,
-        *["s32"] * 3,
-        "u8",
-        *["s16"] * 5,
-        weight,
-        weight,
-        *["s16"] * 3,
-        "s32",
-        weight,
-        "s32",
-    ]
+    states, biases = ["s16"] * 5, ["s32"] * 3
+    words = ["u8", *[weight] * 6, *biases, "u8", *states, weight, weight, *states[:3], "s32", weight, "s32"]
     return rows(f"{' '.join(words)} b > u8 s16 u8")[0]
 
 

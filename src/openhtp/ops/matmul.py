@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shape, Shapes
 from openhtp.ops._opdef import (
     WEIGHTED,
     WEIGHTED_INPUTS,
@@ -34,7 +34,7 @@ def _matrix(node: Node, index: int) -> tuple[Shape, int, int]:
     return (shape[:-2], wide, high) if node.params[f"transpose_in{index}"] else (shape[:-2], high, wide)
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     batch0, rows, inner0 = _matrix(node, 0)
     batch1, inner1, columns = _matrix(node, 1)
     if inner0 != inner1:
@@ -44,7 +44,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return ((*batch, rows, columns),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     left = "...km" if node.params["transpose_in0"] else "...mk"
     right = "...nk" if node.params["transpose_in1"] else "...kn"
     out = np.einsum(f"{left},{right}->...mn", arrays[0], arrays[1])
@@ -107,7 +107,7 @@ def _scales_along_features(node: Node) -> bool:
     return isinstance(quant, AxisScaleOffset) and quant.axis == 1
 
 
-def _connected_infer(node: Node) -> tuple[Shape, ...]:
+def _connected_infer(node: Node) -> Shapes:
     units, features = expect_rank(node, 1, 2)
     elements = node.input().elements
     if elements % features:
@@ -116,7 +116,7 @@ def _connected_infer(node: Node) -> tuple[Shape, ...]:
     return ((elements // features, units),)
 
 
-def _connected_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _connected_reference(node: Node, arrays: Arrays) -> Results:
     weights = arrays[1]
     out = np.einsum("bn,mn->bm", arrays[0].reshape(-1, weights.shape[1]), weights)
     return (out + arrays[2] if node.has(2) else out,)

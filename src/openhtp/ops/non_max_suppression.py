@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape, put_integers
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shape, Shapes, put_integers
 from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 
@@ -64,11 +64,7 @@ def select(boxes: Array, scores: Array, settings: Settings, most: int) -> list[i
 
 def emit_select(e: Emitter, boxes: str, scores: str, settings: Settings, most: int) -> str:
     """The same for [1, boxes, 4] and [1, classes, boxes]: rows of (0, class, box), as many as there are."""
-    limits = [
-        e.ints([most]),
-        e.floats([settings.overlap]),
-        e.floats([settings.exclusive_threshold]),
-    ]
+    limits = [e.ints([most]), e.floats([settings.overlap]), e.floats([settings.exclusive_threshold])]
     return e.node("NonMaxSuppression", [boxes, scores, *limits])
 
 
@@ -172,7 +168,7 @@ def _most(node: Node) -> int:
     )
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     batch, boxes, _ = expect_rank(node, 0, 3)
     classes = expect_rank(node, 1, 3)[1]
     expect_shape(node, 0, (batch, boxes, 4), "two corners per box")
@@ -185,7 +181,7 @@ def _settings(node: Node) -> Settings:
     return Settings(node.params["iou_threshold"], node.params["score_threshold"])
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     boxes, scores = arrays
     found, counts = [], []
     for number in range(len(boxes)):
@@ -229,7 +225,7 @@ _SCORES = {1: (0.0, 1.0)}
 _FIRST_FEATURE = 2
 
 
-def _multi_infer(node: Node) -> tuple[Shape, ...]:
+def _multi_infer(node: Node) -> Shapes:
     batch, boxes, _ = expect_rank(node, 0, 3)
     classes = expect_rank(node, 1, 3)[2]
     expect_shape(node, 0, (batch, boxes, 4), "two corners per box")
@@ -258,7 +254,7 @@ def _rule(node: Node) -> WholeBoxes:
     return WholeBoxes(settings, tuple(range(classes)), classes, slots)
 
 
-def _multi_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _multi_reference(node: Node, arrays: Arrays) -> Results:
     boxes, scores = arrays[:2]
     lists = [boxes, *arrays[_FIRST_FEATURE:]]
     chosen: list[list[Array]] = [[] for _ in lists]

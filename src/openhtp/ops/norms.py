@@ -6,12 +6,11 @@ Batchnorm is a scale and a shift per channel: the statistics are folded into the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shape, Shapes
 from openhtp.ops._opdef import WEIGHTED_INPUTS, Constraint, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import axes_in_range, expect_shape, same_as_input
 from openhtp.ops._tiles import split_anywhere, split_but
@@ -28,14 +27,14 @@ _GROUP_TYPES = rows(
 _PLAIN_TYPES = rows("T > T : f16 f32 u16 u8 s8")
 
 
-def _per_channel(node: Node) -> tuple[Shape, ...]:
+def _per_channel(node: Node) -> Shapes:
     channels = node.shape()[-1:]
     expect_shape(node, 1, channels, "one scale per channel")
     expect_shape(node, 2, channels, "one shift per channel")
     return (node.shape(),)
 
 
-def _scaled(node: Node, arrays: Sequence[Array], out: Array) -> Array:
+def _scaled(node: Node, arrays: Arrays, out: Array) -> Array:
     out = out * arrays[1] if node.has(1) else out
     return np.asarray(out + arrays[2] if node.has(2) else out)
 
@@ -70,7 +69,7 @@ def _region(node: Node) -> tuple[int, ...]:
     return {0: tuple(range(1, last)), 1: (last,), 2: tuple(range(1, last + 1))}[node.params["region"]]
 
 
-def _instance_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _instance_reference(node: Node, arrays: Arrays) -> Results:
     x, axes = arrays[0], _region(node)
     if node.params["mode"] == 0:
         x = _centered(x, axes)
@@ -93,7 +92,7 @@ def _grouped(node: Node) -> Shape:
     return shape[0], math.prod(shape[1:-1]), groups, shape[-1] // groups
 
 
-def _group_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _group_reference(node: Node, arrays: Arrays) -> Results:
     x = _to_unit_power(node, _centered(arrays[0].reshape(_grouped(node)), (1, 3)), (1, 3))
     return (_scaled(node, arrays, x.reshape(node.shape())),)
 
@@ -110,7 +109,7 @@ def _length_axes(node: Node) -> tuple[int, ...]:
     return axes_in_range(node, axes, node.input().rank)
 
 
-def _length_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _length_reference(node: Node, arrays: Arrays) -> Results:
     square = (arrays[0] ** 2).sum(axis=_length_axes(node), keepdims=True)
     return (arrays[0] / np.sqrt(np.maximum(square, node.params["epsilon"])),)
 
@@ -125,7 +124,7 @@ def _axes(node: Node) -> tuple[int, ...]:
     return axes_in_range(node, node.ints("axes"), node.input().rank)
 
 
-def _per_axes(node: Node) -> tuple[Shape, ...]:
+def _per_axes(node: Node) -> Shapes:
     sizes = tuple(node.shape()[axis] for axis in _axes(node))
     expect_shape(node, 1, sizes, "sizes of the normalized axes")
     expect_shape(node, 2, sizes, "sizes of the normalized axes")
@@ -137,7 +136,7 @@ def _are_last(node: Node) -> bool:
     return axes == tuple(range(rank - len(axes), rank))
 
 
-def _rms_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _rms_reference(node: Node, arrays: Arrays) -> Results:
     return (_scaled(node, arrays, _to_unit_power(node, arrays[0], _axes(node))),)
 
 
@@ -150,7 +149,7 @@ def _over_axes(node: Node) -> Shape:
     return tuple(size if axis in axes else 1 for axis, size in enumerate(node.shape()))
 
 
-def _layer_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _layer_reference(node: Node, arrays: Arrays) -> Results:
     out = _to_unit_power(node, _centered(arrays[0], _axes(node)), _axes(node))
     over = [arrays[0], *(array.reshape(_over_axes(node)) if array.size else array for array in arrays[1:])]
     return (_scaled(node, over, out),)
@@ -172,7 +171,7 @@ def _layer_lower(node: Node, e: Emitter) -> None:
     return e.put(0, out)
 
 
-def _lrn_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _lrn_reference(node: Node, arrays: Arrays) -> Results:
     x, radius = arrays[0], node.params["radius"]
     axes = (x.ndim - 1,) if node.params["region"] == 0 else tuple(range(1, x.ndim - 1))
     total = x * x

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
@@ -16,7 +14,7 @@ _SCHEMES = {"CONSTANT": 0, "MIRROR_SYMMETRIC": 1, "MIRROR_REFLECT": 2, "EDGE": 3
 _NUMPY = {0: "constant", 1: "symmetric", 2: "reflect", 3: "edge"}
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     pads = node.pairs("pad_amount")
     if len(pads) != node.input().rank:
         refuse(node, f"pad_amount has {len(pads)} rows; expected one per axis of {list(node.shape())}")
@@ -33,7 +31,7 @@ def _fill(node: Node) -> float:
     return float(value)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     mode = _NUMPY[node.params["scheme"]]
     if mode == "constant":
         return (np.pad(arrays[0], node.pairs("pad_amount"), constant_values=_fill(node)),)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, refuse, window_size
 from openhtp.ops._tiles import TileAxis
@@ -38,7 +36,7 @@ def _windows(node: Node) -> tuple[AxisWindow, ...]:
     )
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     shape = expect_rank(node, 0, _dimensions(node) + 2)
     ceil = bool(node.params["rounding_mode"])
     sizes = [
@@ -48,7 +46,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return ((shape[0], *sizes, shape[-1]),)
 
 
-def _average_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _average_reference(node: Node, arrays: Arrays) -> Results:
     windows, sizes = _windows(node), _infer(node)[0][1:-1]
     kernel_axes = tuple(range(1 + len(windows), 1 + 2 * len(windows)))
     x = arrays[0]
@@ -61,7 +59,7 @@ def _average_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]
     return (total / patches(counted, windows, sizes, 0.0).sum(axis=kernel_axes),)
 
 
-def _maximum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _maximum_reference(node: Node, arrays: Arrays) -> Results:
     windows, sizes = _windows(node), _infer(node)[0][1:-1]
     kernel_axes = tuple(range(1 + len(windows), 1 + 2 * len(windows)))
     return (patches(arrays[0], windows, sizes, -np.inf).max(axis=kernel_axes),)
@@ -160,16 +158,11 @@ def _pool(average: bool, dimensions: int) -> OpDef:
             Sample((shape,), {"filter_size": [3] * dimensions, "stride": [2] * dimensions, "pad_amount": pads}),
             Sample(
                 (shape,),
-                {
-                    "filter_size": [2] * dimensions,
-                    "stride": [2] * dimensions,
-                    "pad_amount": [[0, 0]] * dimensions,
-                }
+                {"filter_size": [2] * dimensions, "stride": [2] * dimensions, "pad_amount": [[0, 0]] * dimensions}
                 | {"rounding_mode": 1},
             ),
             Sample(
-                (shape,),
-                {"filter_size": list(shape[1:-1]), "stride": ones, "pad_amount": [[0, 0]] * dimensions},
+                (shape,), {"filter_size": list(shape[1:-1]), "stride": ones, "pad_amount": [[0, 0]] * dimensions}
             ),
             *(
                 (

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import refuse
 
 _HALF = {"low": 0.5, "high": 0.5}
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     shape, sizes = node.outputs[0].shape, node.static(0)
     if sizes is not None and tuple(map(int, sizes.ravel())) != shape:
         refuse(node, f"in[0] has the sizes {sizes.ravel().tolist()}; expected those of the output, {list(shape)}")
@@ -33,7 +31,7 @@ def _seed(node: Node) -> int | None:
     return None if given is None else int(given.astype(np.float32).view(np.uint32).ravel()[0])
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     return (_numbers(node, _seed(node) or 0),)
 
 
@@ -58,10 +56,7 @@ OPS = (
         reference=_reference,
         lower=_lower,
         work=vector_work(4),
-        params=(
-            Param("low", DType.FLOAT_32, default=0.0),
-            Param("high", DType.FLOAT_32, default=1.0),
-        ),
+        params=(Param("low", DType.FLOAT_32, default=0.0), Param("high", DType.FLOAT_32, default=1.0)),
         constraints=(
             Constraint("low is at most high", lambda node: bool(node.params["low"] <= node.params["high"])),
             Constraint("in[0] has one axis", lambda node: node.input().rank == 1),

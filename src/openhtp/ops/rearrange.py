@@ -7,12 +7,12 @@ lowered on stored numbers when the encoding stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shape, move
 from openhtp.ops._opdef import FIXED_SHAPES, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import axis_in_range, expect_rank, last_axis, refuse
 
@@ -101,7 +101,7 @@ def _channel_shuffle(node: Node) -> Deal:
 def _dealing(
     name: str, summary: str, deal: Callable[[Node], Deal], params: tuple[Param, ...], samples: tuple[Sample, ...]
 ) -> OpDef:
-    def reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(node: Node, arrays: Arrays) -> Results:
         plan, x = deal(node), arrays[0]
         if plan.pads:
             x = np.pad(x, plan.pads)

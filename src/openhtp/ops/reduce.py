@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape, put_integers
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes, put_integers
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, TypeRow, Work, rows
 from openhtp.ops._shapes import axes_in_range, axis_in_range
 from openhtp.ops._tiles import TileAxis
@@ -20,7 +20,7 @@ def _axes(node: Node) -> tuple[int, ...]:
     return axes_in_range(node, node.ints("axes"), node.input().rank)
 
 
-def _without(node: Node, axes: Sequence[int]) -> tuple[Shape, ...]:
+def _without(node: Node, axes: Sequence[int]) -> Shapes:
     if node.params["keep_dims"]:
         return (tuple(1 if axis in axes else size for axis, size in enumerate(node.shape())),)
     return (tuple(size for axis, size in enumerate(node.shape()) if axis not in axes) or (1,),)
@@ -37,7 +37,7 @@ def _tiles(node: Node) -> tuple[TileAxis, ...]:
 
 
 def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tuple[TypeRow, ...]) -> OpDef:
-    def reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(node: Node, arrays: Arrays) -> Results:
         result = np.asarray(compute(arrays[0], axis=_axes(node), keepdims=node.params["keep_dims"]))
         return (result.astype(arrays[0].dtype).reshape(_without(node, _axes(node))[0]),)
 
@@ -74,14 +74,14 @@ _WITH_INT = rows("T > T : f16 f32 u16 u8 s8 i32")
 _ARG_TYPES = rows("f16|f32 > i32", "u16|u8|s8|n32|i32 > n32|i32")
 
 
-def _arg_infer(node: Node) -> tuple[Shape, ...]:
+def _arg_infer(node: Node) -> Shapes:
     return _without(node, [axis_in_range(node, node.params["axis"], node.input().rank)])
 
 
 def _extreme(name: str, onnx_op: str) -> OpDef:
     largest = name == "Argmax"
 
-    def reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(node: Node, arrays: Arrays) -> Results:
         x = arrays[0].astype(np.float64)
         found = np.argmax(x if largest else -x, axis=node.params["axis"])
         return (found.reshape(_arg_infer(node)[0]),)
@@ -114,12 +114,12 @@ def _extreme(name: str, onnx_op: str) -> OpDef:
     )
 
 
-def _topk_infer(node: Node) -> tuple[Shape, ...]:
+def _topk_infer(node: Node) -> Shapes:
     shape = (*node.shape()[:-1], node.params["k"])
     return shape, shape
 
 
-def _topk_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _topk_reference(node: Node, arrays: Arrays) -> Results:
     x, sign = arrays[0], -1 if node.params["largest"] else 1
     # Of equal values the last one comes first.
     order = np.argsort(sign * x[..., ::-1].astype(np.float64), axis=-1, kind="stable")[..., : node.params["k"]]

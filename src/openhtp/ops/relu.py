@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._elementwise import elementwise
-from openhtp.ops._node import Array, Emitter, Node, exact_forms
+from openhtp.ops._node import Arrays, Emitter, Node, Results, exact_forms
 from openhtp.ops._opdef import Constraint, OnnxRule, OpDef, Param, Sample, TypeRow, rows
 
 # The operations of ElementWiseNeuron, two of which are clamps.
@@ -40,7 +39,7 @@ def clamp_bounds(node: Node) -> tuple[float, float] | None:
     return _FIXED.get(node.op)
 
 
-def clamp_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def clamp_reference(node: Node, arrays: Arrays) -> Results:
     """Clamp real values."""
     bounds = clamp_bounds(node)
     assert bounds is not None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import Infer, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import axes_in_range, refuse
 
 _TYPES = rows("T i32 > T : f16 f32 u16 s16 u8 s8 n8 b n32 i32 i64", "s8 i32 > u8", "f32 i32 > u8|s8")
 
 
-def _reshape_infer(node: Node) -> tuple[Shape, ...]:
+def _reshape_infer(node: Node) -> Shapes:
     out = node.outputs[0]
     given, wanted = node.input().elements, out.elements
     if given == wanted:
@@ -27,7 +26,7 @@ def _reshape_infer(node: Node) -> tuple[Shape, ...]:
     return refuse(node, f"{list(node.shape())} has {given} elements, {list(out.shape)} has {wanted}")
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     return (arrays[0].reshape(node.outputs[0].shape),)
 
 
@@ -39,7 +38,7 @@ def _lower(node: Node, e: Emitter) -> None:
     move(e, lambda x: e.node("Reshape", [x, e.ints(sizes)]))
 
 
-def _squeeze_infer(node: Node) -> tuple[Shape, ...]:
+def _squeeze_infer(node: Node) -> Shapes:
     shape = node.shape()
     if node.params["axes"] is None:
         out = node.outputs[0].shape
@@ -52,7 +51,7 @@ def _squeeze_infer(node: Node) -> tuple[Shape, ...]:
     return (tuple(size for axis, size in enumerate(shape) if axis not in axes),)
 
 
-def _expand_infer(node: Node) -> tuple[Shape, ...]:
+def _expand_infer(node: Node) -> Shapes:
     axes = node.ints("axes") if node.params["axes"] is not None else (node.params["axis"],)
     axes = axes_in_range(node, axes, node.input().rank + len(axes))
     sizes = list(node.shape())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, TypeRow, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
 
@@ -49,7 +49,7 @@ def _mode(node: Node) -> Mode:
     return Mode("nearest", places, "floor" if places == "asymmetric" else "round_prefer_ceil")
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     shape = expect_rank(node, 0, *((3, 4, 5) if node.op == "Resize" else (4,)))
     out = node.outputs[0].shape if node.outputs else shape
     if len(out) != len(shape) or (out[0], out[-1]) != (shape[0], shape[-1]):
@@ -57,7 +57,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return (out,)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     mode = _mode(node)
     matrices = []
     for size, out in zip(node.shape()[1:-1], node.outputs[0].shape[1:-1], strict=True):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import FIXED_SHAPES, Constraint, OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     channels = expect_rank(node, 0, 4)[3]
     regions = expect_rank(node, 1, 2)[0]
     expect_shape(node, 1, (regions, 4), "x1, y1, x2, y2 per region")
@@ -49,7 +48,7 @@ def _weights(node: Node, begin: float, end: float, size: int, bins: int, axis: s
     return weights
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     images, regions, numbers = arrays
     _, height, width, _ = images.shape
     ratio_y, ratio_x = np.asarray(node.params["img_size_ratio"], np.float64)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, rows
 from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
 
@@ -34,7 +34,7 @@ _REDUCTION = Param("reduction", default=0, choices=_REDUCTIONS)
 _MOST_REDUCTION = {DType.UFIXED_POINT_8: 3, DType.INT_32: 3, DType.UFIXED_POINT_16: 2}
 
 
-def _elements_infer(node: Node) -> tuple[Shape, ...]:
+def _elements_infer(node: Node) -> Shapes:
     if node.input(1).rank != node.input(0).rank:
         refuse(node, f"indices have rank {node.input(1).rank}; expected that of the data, {node.input(0).rank}")
     axis_in_range(node, node.params["axis"], node.input().rank)
@@ -42,14 +42,14 @@ def _elements_infer(node: Node) -> tuple[Shape, ...]:
     return (node.shape(),)
 
 
-def _elements_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _elements_reference(node: Node, arrays: Arrays) -> Results:
     indices = arrays[1].astype(np.int64)
     places: list[Array] = [*np.indices(indices.shape)]
     places[node.params["axis"]] = indices
     return (_combined(node, arrays[0], places, arrays[2]),)
 
 
-def _nd_infer(node: Node) -> tuple[Shape, ...]:
+def _nd_infer(node: Node) -> Shapes:
     shape, indices = node.shape(), node.shape(1)
     if indices[-1] > len(shape):
         refuse(node, f"indices of {indices[-1]} numbers are too long for data of rank {len(shape)}")
@@ -57,7 +57,7 @@ def _nd_infer(node: Node) -> tuple[Shape, ...]:
     return (shape,)
 
 
-def _nd_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _nd_reference(node: Node, arrays: Arrays) -> Results:
     places = list(np.moveaxis(arrays[1].astype(np.int64), -1, 0))
     return (_combined(node, arrays[0], places, arrays[2]),)
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import axis_in_range
 
 
-def _sum_infer(node: Node) -> tuple[Shape, ...]:
+def _sum_infer(node: Node) -> Shapes:
     axis_in_range(node, node.params["axis"], node.input().rank)
     return (node.shape(),)
 
 
-def _sum_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _sum_reference(node: Node, arrays: Arrays) -> Results:
     x, axis = arrays[0], node.params["axis"]
     x = np.flip(x, axis) if node.params["reverse"] else x
     out = np.cumsum(x, axis=axis, dtype=x.dtype)
@@ -38,7 +36,7 @@ def _one_hot_axis(node: Node) -> int:
     return axis_in_range(node, rank if given is None else given, rank + 1)
 
 
-def _one_hot_infer(node: Node) -> tuple[Shape, ...]:
+def _one_hot_infer(node: Node) -> Shapes:
     axis, shape = _one_hot_axis(node), node.shape()
     return ((*shape[:axis], node.params["depth"], *shape[axis:]),)
 
@@ -56,7 +54,7 @@ def _hot_values(node: Node) -> tuple[float, float]:
     return real("off_value", 0.0), real("on_value", 1.0)
 
 
-def _one_hot_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _one_hot_reference(node: Node, arrays: Arrays) -> Results:
     off, on = _hot_values(node)
     hot = np.arange(node.params["depth"]) == arrays[0].astype(np.int64)[..., None]
     return (np.moveaxis(np.where(hot, on, off), -1, _one_hot_axis(node)),)
@@ -74,12 +72,12 @@ def _shape_range(node: Node) -> tuple[int, int]:
     return node.params["start"], rank if end is None else min(end, rank)
 
 
-def _shape_infer(node: Node) -> tuple[Shape, ...]:
+def _shape_infer(node: Node) -> Shapes:
     begin, end = _shape_range(node)
     return ((max(end - begin, 0),),)
 
 
-def _shape_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _shape_reference(node: Node, arrays: Arrays) -> Results:
     begin, end = _shape_range(node)
     return (np.array(node.shape()[begin:end], np.uint32),)
 

@@ -7,13 +7,11 @@ exactly 0 and cost no range of the encoding, which is the point of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._elementwise import truth_of
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import TWO_INPUTS, Constraint, OnnxRule, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import axis_in_range, broadcast, expect_rank, expect_shape, last_axis, refuse
 from openhtp.ops._tiles import split_anywhere, split_but
@@ -21,7 +19,7 @@ from openhtp.ops._tiles import split_anywhere, split_but
 _PARAMS = (Param("axis", default=last_axis), Param("beta", DType.FLOAT_32, default=1.0))
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     axis_in_range(node, node.params["axis"], node.input().rank)
     return (node.shape(),)
 
@@ -68,13 +66,13 @@ _SAMPLES = (
 _LOWEST = -1e30
 
 
-def _select_infer(node: Node) -> tuple[Shape, ...]:
+def _select_infer(node: Node) -> Shapes:
     if broadcast(node, node.shape(0), node.shape(1)) != node.shape(0):
         refuse(node, f"mask {list(node.shape(1))} does not broadcast to the input's {list(node.shape(0))}")
     return (node.shape(),)
 
 
-def _select_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _select_reference(node: Node, arrays: Arrays) -> Results:
     keeps = (arrays[1] == 0) if node.params["keep_zero"] else (arrays[1] != 0)
     x = np.where(keeps, arrays[0], -np.inf)
     power = np.where(keeps, np.exp(x - np.max(x, axis=-1, keepdims=True, initial=-1e300)), 0.0)
@@ -92,13 +90,13 @@ def _select_lower(node: Node, e: Emitter) -> None:
     e.put(0, e.node("Where", [keeps, shares, zero]))
 
 
-def _masked_infer(node: Node) -> tuple[Shape, ...]:
+def _masked_infer(node: Node) -> Shapes:
     batch, _, _, channels = expect_rank(node, 0, 4)
     expect_shape(node, 1, (batch, channels), "one addend per image and channel")
     return (node.shape(),)
 
 
-def _masked_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _masked_reference(node: Node, arrays: Arrays) -> Results:
     x = arrays[0] + arrays[1][:, None, None, :]
     power = np.exp(x - x.max(axis=-1, keepdims=True))
     return (power / power.sum(axis=-1, keepdims=True),)

@@ -10,12 +10,11 @@ and of zeros (values); CreateSparse skips such rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from openhtp.ops._elementwise import truth_of
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape, move, put_integers
+from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shape, Shapes, move, put_integers
 from openhtp.ops._opdef import FIXED_SHAPES, TWO_INPUTS, OpDef, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, same_as_input
 
@@ -54,7 +53,7 @@ def _coordinates(places: Array, shape: Shape) -> Array:
     return np.where((places < size)[:, None], spelled, -1)
 
 
-def _create_infer(node: Node) -> tuple[Shape, ...]:
+def _create_infer(node: Node) -> Shapes:
     count, depth = expect_rank(node, 0, 2)
     out = node.outputs[0].shape
     if not 1 <= depth <= len(out):
@@ -70,7 +69,7 @@ def _flat_indices(indices: Array, sizes: Shape) -> Array:
     return np.where(inside, flat, math.prod(sizes))
 
 
-def _create_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _create_reference(node: Node, arrays: Arrays) -> Results:
     out, depth = node.outputs[0].shape, node.shape(0)[1]
     dense = np.zeros((math.prod(out[:depth]) + 1, *out[depth:]))
     dense[_flat_indices(arrays[0].astype(np.int64), out[:depth])] = arrays[1]
@@ -115,14 +114,14 @@ def _emit_specified(node: Node, e: Emitter, depth: int, count: int) -> str:
     return _emit_first_places(e, e.node("Cast", [most], to="bool"), size, count)
 
 
-def _indices_infer(node: Node) -> tuple[Shape, ...]:
+def _indices_infer(node: Node) -> Shapes:
     out = node.outputs[0].shape
     if len(out) != 2 or not 1 <= out[1] <= node.input().rank:
         refuse(node, f"output 0 has shape {list(out)}; expected [elements, 1..{node.input().rank}]")
     return (out,)
 
 
-def _indices_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _indices_reference(node: Node, arrays: Arrays) -> Results:
     count, depth = node.outputs[0].shape
     places = _specified(node, arrays[0], depth, count)
     return (_coordinates(places, node.shape()[:depth]),)
@@ -134,14 +133,14 @@ def _indices_lower(node: Node, e: Emitter) -> None:
     put_integers(node, e, 0, spelled)
 
 
-def _values_infer(node: Node) -> tuple[Shape, ...]:
+def _values_infer(node: Node) -> Shapes:
     out, shape, depth = node.outputs[0].shape, node.shape(), _depth_of_values(node)
     if not 1 <= depth <= len(shape) or out[1:] != shape[depth:]:
         refuse(node, f"output 0 has shape {list(out)}; expected [elements, the last axes of {list(shape)}]")
     return (out,)
 
 
-def _values_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _values_reference(node: Node, arrays: Arrays) -> Results:
     out, depth = node.outputs[0].shape, _depth_of_values(node)
     flat = np.concatenate([arrays[0].reshape(-1, *out[1:]), np.zeros((1, *out[1:]))])
     return (flat[_specified(node, arrays[0], depth, out[0])],)
@@ -155,7 +154,7 @@ def _values_lower(node: Node, e: Emitter) -> None:
     e.put(0, e.node("Gather", [ended, _emit_specified(node, e, depth, out[0])], axis=0))
 
 
-def _nonzero_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _nonzero_reference(node: Node, arrays: Arrays) -> Results:
     found = _coordinates(_first_places(arrays[0] != 0, arrays[0].size), node.shape())
     return (found.astype(np.int64),)
 
@@ -190,10 +189,7 @@ OPS = (
         reference=_indices_reference,
         lower=_indices_lower,
         constraints=(FIXED_SHAPES,),
-        samples=(
-            Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
-            Sample(((6, 5),), low=0.0, outputs=((40, 2),)),
-        ),
+        samples=(Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)), Sample(((6, 5),), low=0.0, outputs=((40, 2),))),
     ),
     OpDef(
         name="GetSparseValues",
@@ -205,10 +201,7 @@ OPS = (
         constraints=(FIXED_SHAPES,),
         values_kept=True,
         moves_only=True,
-        samples=(
-            Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)),
-            Sample(((6, 5),), low=0.0, outputs=((40,),)),
-        ),
+        samples=(Sample(((3, 4, 2),), low=0.0, outputs=((8, 2),)), Sample(((6, 5),), low=0.0, outputs=((40,),))),
     ),
     OpDef(
         name="SparseToDense",

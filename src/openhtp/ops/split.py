@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape, exact_forms
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes, exact_forms
 from openhtp.ops._opdef import OnnxRule, OpDef, Param, Port, Sample, rows
 from openhtp.ops._shapes import axis_in_range, last_axis, refuse
 from openhtp.ops._tiles import TileAxis
@@ -26,7 +26,7 @@ def _split_sizes(node: Node) -> list[int]:
     return sizes
 
 
-def _split_infer(node: Node) -> tuple[Shape, ...]:
+def _split_infer(node: Node) -> Shapes:
     axis, shape = _axis(node), node.shape()
     return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in _split_sizes(node))
 
@@ -43,7 +43,7 @@ def _split_lower(node: Node, e: Emitter) -> None:
     _put_parts(node, e, lambda x: e.nodes("Split", [x, numbers], len(sizes), axis=e.axis(_axis(node))))
 
 
-def _pack_infer(node: Node) -> tuple[Shape, ...]:
+def _pack_infer(node: Node) -> Shapes:
     shape = node.shape()
     if any(spec is not None and spec.shape != shape for spec in node.inputs):
         refuse(node, f"inputs have shapes {[list(s.shape) for s in node.inputs if s]}; expected all the same")
@@ -58,12 +58,12 @@ def _pack_lower(node: Node, e: Emitter) -> None:
     put(0, e.node("Concat", [e.node("Unsqueeze", [x, new_axis]) for x in inputs], axis=axis))
 
 
-def _unpack_infer(node: Node) -> tuple[Shape, ...]:
+def _unpack_infer(node: Node) -> Shapes:
     axis, shape = _axis(node), node.shape()
     return ((*shape[:axis], *shape[axis + 1 :]) or (1,),) * shape[axis]
 
 
-def _unpack_reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _unpack_reference(node: Node, arrays: Arrays) -> Results:
     shapes = _unpack_infer(node)
     return tuple(part.reshape(shapes[0]) for part in np.moveaxis(arrays[0], _axis(node), 0))
 
@@ -80,7 +80,7 @@ def _unpack_lower(node: Node, e: Emitter) -> None:
     _put_parts(node, e, emit)
 
 
-def _concat_infer(node: Node) -> tuple[Shape, ...]:
+def _concat_infer(node: Node) -> Shapes:
     first = node.shape()
     axis = axis_in_range(node, node.params["axis"], len(first))
     total = 0

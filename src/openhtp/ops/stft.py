@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes
 from openhtp.ops._opdef import OpDef, Param, Port, Sample, Work, rows
 from openhtp.ops._shapes import refuse
 
@@ -19,7 +17,7 @@ def _length(node: Node) -> int:
     return int(node.shape(1)[0]) if node.has(1) else 0
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     shape, length, step = node.shape(), _length(node), int(node.params["frame_step"])
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 1):
         refuse(node, f"a signal of shape {list(shape)}; expected [batch, samples] of real numbers")
@@ -31,7 +29,7 @@ def _infer(node: Node) -> tuple[Shape, ...]:
     return ((shape[0], (shape[1] - length) // step + 1, bins, 2),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     length, step = _length(node), int(node.params["frame_step"])
     signal = arrays[0].reshape(arrays[0].shape[:2])
     frames = np.lib.stride_tricks.sliding_window_view(signal, length, axis=1)[:, ::step]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Array, Emitter, Node, Shape, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
@@ -69,11 +68,11 @@ def _one_cut(node: Node, row: int, bounds: tuple[int, int, int], size: int) -> C
     return Cut(taken.start, taken.stop, step, len(taken), False)
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     return (_cuts(node)[1],)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     cuts, shape = _cuts(node)
     out = arrays[0]
     axis = 0

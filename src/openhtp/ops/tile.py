@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     multiples = node.ints("multiples")
     if len(multiples) != node.input().rank:
         refuse(node, f"multiples has {len(multiples)} numbers; expected one per axis of {list(node.shape())}")
     return (tuple(size * times for size, times in zip(node.shape(), multiples, strict=True)),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     return (np.tile(arrays[0], node.ints("multiples")),)
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from openhtp.ops._node import Array, Emitter, Layout, Node, Shape
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
 
-def _infer(node: Node) -> tuple[Shape, ...]:
+def _infer(node: Node) -> Shapes:
     perm, shape = node.ints("perm"), node.shape()
     if sorted(perm) != list(range(len(shape))):
         refuse(node, f"perm is {list(perm)}; expected an order of the axes 0..{len(shape) - 1}")
     return (tuple(shape[axis] for axis in perm),)
 
 
-def _reference(node: Node, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _reference(node: Node, arrays: Arrays) -> Results:
     return (arrays[0].transpose(node.ints("perm")),)
 
 

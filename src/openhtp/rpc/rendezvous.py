@@ -39,8 +39,7 @@ def directory() -> Path:
         about = path.lstat()
     except OSError as error:
         raise ResourceError(
-            f"cannot make the directory {path} for device sockets: {error.strerror}",
-            st.QNN_COMMON_ERROR_SYSTEM,
+            f"cannot make the directory {path} for device sockets: {error.strerror}", st.QNN_COMMON_ERROR_SYSTEM
         ) from error
     private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
     if not private:

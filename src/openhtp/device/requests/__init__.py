@@ -8,14 +8,4 @@ its handler here.
 from openhtp.device.requests import contexts, device, graphs, power, updates
 from openhtp.device.requests.table import HANDLERS, Asked, Host, answer
 
-__all__ = [
-    "HANDLERS",
-    "Asked",
-    "Host",
-    "answer",
-    "contexts",
-    "device",
-    "graphs",
-    "power",
-    "updates",
-]
+__all__ = ["HANDLERS", "Asked", "Host", "answer", "contexts", "device", "graphs", "power", "updates"]

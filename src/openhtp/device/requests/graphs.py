@@ -208,11 +208,7 @@ def pack(asked: Asked, request: ms.PackGraph) -> Task[SharedBuffer | None]:
             packed.close()
 
     return Task(
-        "preparing",
-        graph.context,
-        work=lambda task: pack_ready(target, program),
-        finish=finish,
-        discard=discard,
+        "preparing", graph.context, work=lambda task: pack_ready(target, program), finish=finish, discard=discard
     )
 
 
