@@ -56,7 +56,7 @@ class Priced:
 def price_many(kernels: Sequence[KernelSize], settings: Sequence[Setting]) -> list[Priced | QnnError]:
     """Price each setting; where ``estimate`` would raise, its error stands in the setting's place."""
     parameters = fitted_parameters()
-    found: list[Priced | QnnError | None] = [None] * len(settings)
+    results: list[Priced | QnnError | None] = [None] * len(settings)
     groups: dict[tuple[NumberFormat | None, int], list[_Member]] = {}
     # Settings are many, chips and precisions few. A chip is known by identity: hashing all it has costs more.
     known: dict[tuple[int, NumberFormat | None], FoundRates | QnnError] = {}
@@ -66,12 +66,12 @@ def price_many(kernels: Sequence[KernelSize], settings: Sequence[Setting]) -> li
         if rates is None:
             rates = known[key] = _rates(kernels, setting.soc, setting.precision, parameters)
         if isinstance(rates, QnnError):
-            found[number] = rates
+            results[number] = rates
             continue
         try:
             _verify(setting)
         except QnnError as error:
-            found[number] = error
+            results[number] = error
         else:
             group = (setting.precision, (setting.vtcm_mb or setting.soc.vtcm_mb) * MIB)
             groups.setdefault(group, []).append((number, setting, rates))
@@ -82,8 +82,8 @@ def price_many(kernels: Sequence[KernelSize], settings: Sequence[Setting]) -> li
         for kernel, form in zip(kernels, formats, strict=True):
             macs[form] = macs.get(form, 0) + kernel.macs
         for (number, *_), priced in zip(members, _price(amounts, macs, members, parameters), strict=True):
-            found[number] = priced
-    return [each for each in found if each is not None]
+            results[number] = priced
+    return [each for each in results if each is not None]
 
 
 _Member = tuple[int, Setting, FoundRates]
@@ -95,14 +95,14 @@ def _rates(
 ) -> FoundRates | QnnError:
     """The rates of a SoC, or why it does not compute these kernels."""
     try:
-        given = precisions_of(kernels, asked)
-        verify_offered(soc, given)
-        found = find_rates(soc, parameters)
-        for precision in set(given):
-            prices(found.rates, precision, parameters)  # refuses what the SoC does not compute in
+        formats = precisions_of(kernels, asked)
+        verify_offered(soc, formats)
+        rates = find_rates(soc, parameters)
+        for precision in set(formats):
+            prices(rates.rates, precision, parameters)  # refuses what the SoC does not compute in
     except QnnError as error:
         return error
-    return found
+    return rates
 
 
 def _verify(setting: Setting) -> None:

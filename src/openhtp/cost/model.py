@@ -156,10 +156,10 @@ def estimate_kernels(
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
     run = PricedRun.of(kernels, soc, precision, parameters, clocks, tuning)
-    found, given = run.found, run.formats
+    found, formats = run.found, run.formats
     ops = _op_times(run)
     total = found.rates.launch_us + math.fsum(op.us for op in ops)
-    main = most_common(given)
+    main = most_common(formats)
     band = band_of(parameters, main, extrapolated=found.taken_from is not None)
     return Estimate(
         soc=soc.name,
@@ -169,7 +169,7 @@ def estimate_kernels(
         high_us=total * band.high,
         launch_us=found.rates.launch_us,
         macs=sum(kernel.macs for kernel in kernels),
-        weight_bytes=sum(k.weights * p.weight_bytes for k, p in zip(kernels, given, strict=True)),
+        weight_bytes=sum(k.weights * p.weight_bytes for k, p in zip(kernels, formats, strict=True)),
         vtcm_peak_bytes=run.placed.peak_bytes,
         ddr_read_bytes=run.placed.moved(*_READING),
         ddr_written_bytes=run.placed.moved(*_WRITING),
@@ -192,13 +192,13 @@ def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
     line, busy = run.line, run.busy
     us = (line.end - line.begin)[0]
     waits = np.maximum(0.0, us - line.own[0])
-    found = []
+    times_of_ops = []
     for place, kernel in enumerate(run.kernels):
         hmx, hvx, dma, weights, overhead = (
             float(getattr(busy, name)[0, place]) for name in ("hmx", "hvx", "dma", "weights", "overhead")
         )
         times = {Bound.HMX: hmx, Bound.HVX: hvx, Bound.MEMORY: dma + float(waits[place]), Bound.OVERHEAD: overhead}
-        found.append(
+        times_of_ops.append(
             OpTime(
                 name=kernel.name,
                 op=kernel.op,
@@ -212,7 +212,7 @@ def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
                 bound=max(times, key=lambda bound: times[bound]),
             )
         )
-    return tuple(found)
+    return tuple(times_of_ops)
 
 
 def band_of(parameters: Parameters, precision: NumberFormat, *, extrapolated: bool) -> Band:

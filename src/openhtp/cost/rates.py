@@ -142,13 +142,13 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     word = precision.value
     if word not in rates.tmacs:
         raise UnsupportedFeature(f"{rates.soc} does not compute in {word}; quantize the model (w8a8, w8a16)")
-    found = {kind: 1e3 / rates.tmacs[word] * parameters.matrix[kind][word] for kind in MATRIX_KINDS}
+    us = {kind: 1e3 / rates.tmacs[word] * parameters.matrix[kind][word] for kind in MATRIX_KINDS}
     for kind in (*VECTOR_KINDS, *HELPER_KINDS):
-        found[kind] = parameters.vector[kind][word] / rates.vector_speed
-    found["weights"] = 1e3 / rates.ddr_gbs
-    found["edge_dma"] = found["weights"]
-    found["spill"] = found["weights"] * parameters.spilled
-    found["launch"] = parameters.op_us[word] / rates.vector_speed
-    found["matrices"] = parameters.matrix_us[word] / rates.vector_speed
-    found["edge"] = parameters.edge_us / rates.vector_speed
-    return found
+        us[kind] = parameters.vector[kind][word] / rates.vector_speed
+    us["weights"] = 1e3 / rates.ddr_gbs
+    us["edge_dma"] = us["weights"]
+    us["spill"] = us["weights"] * parameters.spilled
+    us["launch"] = parameters.op_us[word] / rates.vector_speed
+    us["matrices"] = parameters.matrix_us[word] / rates.vector_speed
+    us["edge"] = parameters.edge_us / rates.vector_speed
+    return us

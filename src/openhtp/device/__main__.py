@@ -54,7 +54,7 @@ def main() -> int:
         core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
         server = Server(core, door=door, keep=options.keep, **looking)
-    gc.freeze()  # what is there now stays: whoever loads a graph must not wait for another look at all of it
+    gc.freeze()  # what exists now stays, so loading a graph must not wait for another look at all of it
     server.run()
     if core.library is not None:
         core.library.close()

@@ -10,7 +10,7 @@ from openhtp.core.errors import InternalError, QnnError
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
-# A reply, or what is too long for one and goes beside it; whoever sends that closes it.
+# A reply, or memory with what is too long for one and goes beside it. Its sender closes that memory.
 Answer = ms.Reply | SharedBuffer
 
 

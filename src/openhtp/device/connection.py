@@ -65,7 +65,7 @@ _NOBODY = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO)
 
 
 class Entrance:
-    """Accepts clients. One descriptor is kept in reserve, to tell those who cannot be let in."""
+    """Accepts clients. One descriptor is kept in reserve, to turn away clients that cannot be let in."""
 
     def __init__(self, listener: socket.socket, adopt: Callable[[socket.socket], None]) -> None:
         listener.setblocking(False)

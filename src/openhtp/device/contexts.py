@@ -65,7 +65,7 @@ class DeviceGraph:
         self.loaded = loaded
         self.steps = loaded.steps
         self.core = 0
-        # Who loads it when it is to run, if it is not always loaded, and from what, if not as it came.
+        # The switcher that loads it when it is to run, if any, and what replaced the program that it came with.
         self.switch: Switcher | None = None
         self.replacement: PackedGraph | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
@@ -85,7 +85,7 @@ class DeviceGraph:
         self._last_step_ns = took_ns
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
-        """Runs bound to the memory that ``key`` names: kept ones if any are idle, else new ones."""
+        """Runs bound to the memory that ``key`` names: kept ones if any are idle, otherwise new ones."""
         idle = self._idle.get(key)
         if idle:
             return idle.pop()
@@ -135,7 +135,7 @@ class UpdateableGraph(DeviceGraph):
         info: GraphInfo = args[2]
         self.updateables = info.updateables
         self.static_bytes = info.static_bytes
-        # What the data that was given last counts, and that data; whoever loads the graph again gives it anew.
+        # The memory that the latest data counts, and that data. Loading the graph again uses the same data.
         self.update_grant: MemoryGrant | None = None
         self.updates: Data = {}
         self._lent: dict[int, int] = {}
@@ -147,7 +147,7 @@ class UpdateableGraph(DeviceGraph):
         Graphs that are switched have it in turn anyway: each is given its own again when it is loaded.
         """
         self._take(arrays, grant)
-        if isinstance(self.loaded, UpdateableProgram):  # else it is not loaded, and gets it when it is
+        if isinstance(self.loaded, UpdateableProgram):  # otherwise it is not loaded, and gets the data when it is
             self.loaded.update(arrays)
         self._generation += 1
         self._idle.clear()

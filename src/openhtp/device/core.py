@@ -68,12 +68,12 @@ class DeviceCore:
         self._freed = 0
         self._owed: deque[Callable[[], None]] = deque()
         self.faults = FaultReach.DEVICE
-        # Who has a device alone may end it, if only by cutting its own memory short.
+        # A client that has a device alone may end it, if only by cutting its own memory short.
         self.serves_one = True
         self.target = target
         self.library = library
         self._numbers = itertools.count(1)
-        # Has slow work done and tells what came of it; by whoever has threads, else here and now.
+        # Has slow work done and reports the result: on the server's threads, or here and now without a server.
         self.run_elsewhere: Callable[[Task[Any], Callable[[Answer], None]], None] = _run_here
         # Has something called on the loop's thread; likewise.
         self.post: Callable[[Callable[[], None]], None] = lambda call: call()
@@ -120,7 +120,7 @@ class DeviceCore:
         self.closing.append(session)
 
     def close_some(self) -> None:
-        """Free a little of what clients left behind, so that a large heritage does not hold up those who stay."""
+        """Free a little of what clients left behind, so that other clients need not wait for all of it."""
         session = self.closing[0]
         try:
             if session.graphs:
@@ -166,17 +166,17 @@ class DeviceCore:
         """Answer a request, or return the task whose end answers it. Takes all descriptors."""
         begin = self.clock.now()
         try:
-            found = answer(Asked(self, descriptors, session, host), request)
+            result = answer(Asked(self, descriptors, session, host), request)
         finally:
             channel.close_all(descriptors)
             descriptors.clear()
-        if isinstance(found, Task):
-            found.request = request.number
-            found.time(self.clock.now, begin)
-            self._begin(found)
-            return found
+        if isinstance(result, Task):
+            result.request = request.number
+            result.time(self.clock.now, begin)
+            self._begin(result)
+            return result
         took = self.clock.now() - begin
-        return timed(found, took, took)
+        return timed(result, took, took)
 
     def _begin(self, task: Task[Any]) -> None:
         session = task.owner.session
@@ -201,10 +201,10 @@ class DeviceCore:
     def pd_of(self, context: DeviceContext) -> int:
         """What the scheduler calls the process domain of a context."""
         numbers = context.session.process_domains.numbers
-        found = numbers.get(context.domain.number)
-        if found is None:
-            found = numbers[context.domain.number] = self.new_number()
-        return found
+        number = numbers.get(context.domain.number)
+        if number is None:
+            number = numbers[context.domain.number] = self.new_number()
+        return number
 
     def introduce(self, graph: DeviceGraph | DeviceApp) -> None:
         """A graph is known to the scheduler: let executions find it."""
@@ -242,8 +242,8 @@ class DeviceCore:
                 self.recording.clocks(clocks)
 
     def _name_of(self, client: int) -> str:
-        found = (session.graphs.get(client) for session in self.sessions.values())
-        return next((graph.name for graph in found if graph is not None), f"client {client}")
+        graphs = (session.graphs.get(client) for session in self.sessions.values())
+        return next((graph.name for graph in graphs if graph is not None), f"client {client}")
 
 
 def _run_here(task: Task[Any], then: Callable[[Answer], None]) -> None:

@@ -30,7 +30,7 @@ from openhtp.sched.timed import Pace
 
 log = logging.getLogger(__name__)
 
-# Who is told of a session about whose executions nothing is known any more.
+# Called for a session about whose executions nothing is known any more.
 OnBroken = Callable[[Session, Exception], None]
 
 _STATUS_OF: dict[Outcome, Status] = {
@@ -64,11 +64,11 @@ class Executions:
     def __init__(self, clock: Clock, numbers: itertools.count[int]) -> None:
         self.clock = clock
         self.jobs: dict[int, Job] = {}
-        self.loop: Loop  # set by whoever puts the two together: each needs the other
+        self.loop: Loop  # set by the core, which puts the two together: each needs the other
         self.recording: Recording  # likewise
         self.power: Power  # likewise
         self.on_broken: OnBroken = _raise
-        # Whether a client was told of an end since somebody last looked here.
+        # Whether the end of an execution was reported to a client since the server last looked here.
         self.told = False
         self._numbers = numbers
 
@@ -180,7 +180,7 @@ class Executions:
         """End a job early; one that is already over is nobody's concern."""
         job = session.jobs.get(client_job)
         if job is not None:
-            job.leave_queue()  # whoever cancelled it may think it gone, and have sent the next one
+            job.leave_queue()  # its client may think it gone, and have sent the next one
             self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
 
     def pace_of(self, number: int) -> Pace | None:
@@ -246,7 +246,7 @@ class Executions:
                 job.graph.switch.ended(job)
 
     def _report_anyway(self, job: Job, error: Exception) -> None:
-        """Reporting an end failed. That it has ended must still be told, or else its client has to go."""
+        """Reporting an end failed. Its client must still hear of it; otherwise the client has to go."""
         failure = unexpected("reporting the execution's end", error)
         try:
             record = frames.Record(job.client_job, failure.code)
@@ -346,10 +346,10 @@ class Executions:
         head = frames.PROFILE_HEAD.pack(frames.PROFILE, 0, 0, job.client_job)
         switch = job.graph.switch
         switch_ns = 0 if switch is None else switch.switch_ns(job)
-        told = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS], switch_ns)
+        profile = DeviceProfile(job.step_times_ns[:_MOST_STEPS], job.pauses[:_MOST_STEPS], switch_ns)
         if job.powered is not None:
-            told.power_up_ns, told.clocks = job.powered[0], job.powered[1].ratios
-        return head + msgspec.msgpack.encode(told)
+            profile.power_up_ns, profile.clocks = job.powered[0], job.powered[1].ratios
+        return head + msgspec.msgpack.encode(profile)
 
 
 def _raise(session: Session, error: Exception) -> None:

@@ -91,7 +91,7 @@ class Intake:
     def _settle(self, connection: Connection, duct: ServedDuct, job: int) -> None:
         """Cancel an execution whose caller was interrupted and does not know whether it was sent.
 
-        If it was, then before this and on the same duct: it ends and is told of. If not, that is told instead.
+        If it was, it came before this on the same duct: its end is reported. If not, that is reported.
         """
         session = connection.session
         assert session is not None

@@ -53,7 +53,7 @@ class Job:
     powered: tuple[int, Clocks] | None = None
 
     def leave_queue(self) -> None:
-        """Give the place in the context's queue to another. Once, whoever says so."""
+        """Give the place in the context's queue to another job. Only the first call does so."""
         if self.counted:
             self.counted = False
             self.graph.context.pending -= 1
@@ -69,7 +69,7 @@ class Job:
 
 
 class Reports(Protocol):
-    """Who is told how an execution ended."""
+    """Takes the news of how an execution ended."""
 
     def report(self, record: frames.Record, extra: bytes = b"") -> None:
         """Tell of an end; ``extra`` is a frame that belongs to it."""

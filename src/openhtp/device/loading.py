@@ -133,7 +133,7 @@ def make_ready(
         done = _all_at_once if options.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
-        room.correct([(made.info, made.loaded) for made in ready])
+        room.correct([(one.info, one.loaded) for one in ready])
     except BaseException:
         close_all(ready)
         raise
@@ -183,8 +183,8 @@ def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions)
 
 def close_all(ready: Sequence[Ready]) -> None:
     """Give back what nobody wants any more."""
-    for made in ready:
-        made.loaded.close()
+    for one in ready:
+        one.loaded.close()
 
 
 def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
@@ -196,7 +196,7 @@ def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> R
 
 
 def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
-    """From the prepared form if that can be used, else from the program."""
+    """From the prepared form if that can be used, otherwise from the program."""
     with error_context(graph=packed.name):
         info = packed.info()
         loaded = target.load_packed(packed, info, workshop) if isinstance(target, PreparingTarget) else None

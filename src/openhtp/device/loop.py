@@ -99,7 +99,7 @@ class JobKeeper(Protocol):
 
 
 class SchedulerFailed(Exception):
-    """The scheduler failed at an event. All else it knows is sound once the client concerned is expelled."""
+    """The scheduler failed at an event. Its other knowledge is sound once the client concerned is expelled."""
 
 
 class Loop:
@@ -161,7 +161,7 @@ class Loop:
         return actions
 
     def _tell(self, event: Event, actions: list[Action]) -> None:
-        """Let whoever records see it. A recorder that fails is let go; the work is not its to stop."""
+        """Show it to the recorder. A recorder that fails is let go: it must not stop the work."""
         try:
             assert self.observe is not None
             self.observe(event, actions)

@@ -1,4 +1,4 @@
-"""Those who only look: programs of the same user that ask, at a device's window, what it is doing."""
+"""Onlookers: programs of the same user that ask, at a device's window, what it is doing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from openhtp.rpc.windows import Window
 
 log = logging.getLogger(__name__)
 
-# Who comes when so many are there is turned away.
+# Further onlookers are turned away.
 MOST = 16
 
 Watch = Callable[[int, Callable[[int], None]], None]
 
 
 class Onlookers:
-    """Answers whoever looks. They are no clients: they hold nothing, and the device does not stay for them."""
+    """Answers onlookers. They are no clients: they hold nothing, and the device does not stay for them."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Onlookers:
     def _adopt(self, sock: socket.socket) -> None:
         _, uid = channel.peer_credentials(sock)
         if uid != os.getuid() or len(self._there) >= MOST:
-            log.info("turned away one who wanted to look, of user %d", uid)
+            log.info("turned away an onlooker of user %d", uid)
             sock.close()
             return
         sock.setblocking(False)
@@ -74,7 +74,7 @@ class Onlookers:
         except Disconnected:
             self._drop(connection)
         except Exception as error:
-            log.info("sending away one who looked: %s", error)
+            log.info("sending away an onlooker: %s", error)
             self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:

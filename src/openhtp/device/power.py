@@ -79,7 +79,7 @@ class Power:
         self._on_change = on_change
         self._configs: dict[int, Config] = {}
         self._resolved = [resolve(())] * cores
-        # When each core was used last, set by whoever knows; None before the first time.
+        # When each core was used last, set when executions end; None before the first time.
         self.idle_since: list[int | None] = [None] * cores
 
     def create(self, number: int, session: int, core: int) -> None:
@@ -182,7 +182,7 @@ class Power:
         return [self._record(t, core) for core in sorted({config.core for config in self._configs.values()})]
 
     def describe(self, t: int) -> dict[str, object]:
-        """Clocks and votes, for whoever asks. MHz are estimated."""
+        """Clocks and votes, as ``Inspect`` reports them. MHz are estimated."""
         self._expire(t)
         records = [self._record(t, core) for core in range(len(self._resolved))]
         cores = [{"core_mhz": r.core_mhz, "hmx_mhz": r.hmx_mhz, "bus_percent": r.bus_percent} for r in records]

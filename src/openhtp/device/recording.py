@@ -43,7 +43,7 @@ class Recording:
         self.enabled = False
 
     def step(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
-        """A step was computed; only whoever computed it knows when."""
+        """A step was computed; only its runner knows when."""
         self._keep(Stepped(start_ns, job, step, end_ns))
 
     def clocks(self, changed: ClocksChanged) -> None:

@@ -1,4 +1,4 @@
-"""Who computes the steps that the scheduler starts: the loop's thread, now or at a modelled time, or another."""
+"""Runners compute the steps that the scheduler starts, on the loop's thread, at a modelled time or elsewhere."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ class SideBySideRunner(InlineRunner):
         return super().next_at(now)
 
     def run_one(self, now: int) -> Ended | None:
-        """Hand out what runs side by side and hand over what ended; else compute, as there is nobody beside."""
+        """Hand out what runs side by side and hand over what ended; otherwise compute here."""
         beside = self._beside
         if beside is not None and (beside.under_way or len(self._ready) > 1):
             self._hand_out(now, beside)

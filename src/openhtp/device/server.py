@@ -115,7 +115,7 @@ class Server:
         self._pool.close()
 
     def dispose(self) -> None:
-        """After ``serve``, in a process that goes on: cut off whoever is still there, and give everything back."""
+        """After ``serve``, in a process that goes on: cut off remaining clients, and give everything back."""
         for connection in list(self._connections.values()):
             self._drop(connection)
         while self.core.closing:
@@ -223,7 +223,7 @@ class Server:
         if executions.told:
             executions.told = False
             if self._seat is not None and executions.jobs:
-                # Who waited in this process may have been woken on this very core, which is about to compute on.
+                # A thread that waited in this process may have been woken on this core, which is about to go on.
                 os.sched_yield()
 
     # Connections
@@ -305,7 +305,7 @@ class Server:
                 number = ms.number_of(data)
                 if not number:
                     raise
-                # One whole request, from someone who keeps to the protocol: a mistake, and no reason to part.
+                # One whole request, from a client that keeps to the protocol: a mistake, and no reason to part.
                 channel.close_all(descriptors)
                 raise InvalidArgument(f"the device cannot read the request: {error}") from error
             reply = self._answer(connection, request, descriptors)
@@ -320,16 +320,16 @@ class Server:
     def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> Answer | None:
         """Answer a request whatever becomes of it; None if that takes longer."""
         try:
-            found = self.core.request(connection.session, request, descriptors, Visit(self, connection))
+            result = self.core.request(connection.session, request, descriptors, Visit(self, connection))
         except (QnnError, ProtocolError, Disconnected, SchedulerFailed):
             raise
         except Exception as error:
             log.exception("%s failed", type(request).__name__)
             raise unexpected(type(request).__name__, error) from error
-        if isinstance(found, Task):
-            self._pool.submit(found, lambda: self._conclude(connection, request.number, found))
+        if isinstance(result, Task):
+            self._pool.submit(result, lambda: self._conclude(connection, request.number, result))
             return None
-        return found
+        return result
 
     def _conclude(self, connection: Connection, number: int, task: Task[Any]) -> None:
         """Answer a request whose slow part is over."""

@@ -154,10 +154,10 @@ class Session:
 
 def find(table: dict[int, _T], number: int, what: str) -> _T:
     """What a client names by number: its own, since every session has tables of its own."""
-    found = table.get(number)
-    if found is None:
+    thing = table.get(number)
+    if thing is None:
         raise InvalidHandle(f"{what} {number} does not exist in this session")
-    return found
+    return thing
 
 
 # Where the system sets no limit.

@@ -111,7 +111,7 @@ class Switcher:
         return self._switch_ns.get(job.number, 0)
 
     def advance(self) -> None:
-        """Let in whoever has its turn, if anybody."""
+        """Let in the execution that has its turn, if any."""
         if self._closed or self.context.session.held:
             return
         turn = self._turns.next(self.context.domain.left)
@@ -159,7 +159,7 @@ class Switcher:
         needs = self._needs[turn.graph]
         try:
             sizes = needs.own_bytes, needs.spill_fill_bytes, needs.backup_bytes
-            held = self.context.session.ledger.place(self.context.tenant, *sizes)
+            memory = self.context.session.ledger.place(self.context.tenant, *sizes)
         except QnnError as error:
             self._fail(job, error)
             return
@@ -171,7 +171,7 @@ class Switcher:
             return make_one_ready(self._core.target, packed, self._options)
 
         def finish(ready: Ready) -> ms.Reply:
-            self.adopt(graph, ready, held)
+            self.adopt(graph, ready, memory)
             again = self._core.executions.jobs.get(turn.job)
             if again is None:  # it timed out or was cancelled meanwhile
                 self._core.loop.later(self.advance)
@@ -187,7 +187,7 @@ class Switcher:
                 work=work,
                 finish=finish,
                 discard=lambda ready: close_all([ready]),
-                undo=held.give_back,
+                undo=memory.give_back,
             ),
             lambda answer: self._told(turn.job, answer),
         )
@@ -260,11 +260,11 @@ class SwitchedRoom(Room):
     def _take_first(self, first: Sequence[str]) -> None:
         beside = [self._buffers.beside(self._needs.graph(name)) for name in first]
         parts = [(graph.own_bytes, graph.spill_fill_bytes, graph.backup_bytes) for graph in beside]
-        held = (self._needs.shared_bytes + (self._buffers.weights or 0), self._buffers.spill_fill or 0, 0)
+        common = (self._needs.shared_bytes + (self._buffers.weights or 0), self._buffers.spill_fill or 0, 0)
         context = self._context
         context.tenant.label = f"context {context.number} (switching {', '.join(first[:3])})"
         io_bytes = self._needs.io_bytes if context.io_room else 0
-        shared, *each = self._ledger.place_each(context.tenant, [held, *parts], room_for=io_bytes)
+        shared, *each = self._ledger.place_each(context.tenant, [common, *parts], room_for=io_bytes)
         self.held, self._each = shared, dict(zip(first, each, strict=True))
 
     def begin(
@@ -288,12 +288,12 @@ class SwitchedRoom(Room):
         self._context.switcher = switcher
         for graph, made in zip(graphs, ready, strict=True):
             switcher.add(graph)
-            held = self._each.get(graph.name)
-            if held is not None:
-                switcher.adopt(graph, made, held)
+            memory = self._each.get(graph.name)
+            if memory is not None:
+                switcher.adopt(graph, made, memory)
 
     def give_back(self) -> None:
         """The graphs are not wanted, or could not be made ready."""
-        for held in self._each.values():
-            held.give_back()
+        for memory in self._each.values():
+            memory.give_back()
         super().give_back()

@@ -1,6 +1,6 @@
 """Slow work for a client, beside the loop: making programs ready takes up to seconds, and holds up nobody.
 
-A task is done on a thread of the pool and concluded on the loop's. Whoever asked for it may leave, or free its
+A task is done on a thread of the pool and concluded on the loop's. Its client may leave, or free its
 context, before it is over: then it is cancelled, which it notices where it calls ``check``, and gives everything
 back.
 """
@@ -86,7 +86,7 @@ class Task(Generic[_T]):
     def cancel(self, reason: QnnError | None = None) -> None:
         """Ask for its early end. What it made so far is given back on the way.
 
-        ``reason`` is what whoever waits for it is told; that its context was freed, if none is given.
+        ``reason`` is the answer to its client; that the context was freed, if none is given.
         """
         self._reason = self._reason or reason
         self.cancelled = True
@@ -103,7 +103,7 @@ class Task(Generic[_T]):
         self._progress = done, total, now
         self.check()
 
-    # For whoever has it done
+    # For the pool
 
     def run(self) -> None:
         """Do the slow part, on any thread. Never raises: how it went is found out by ``conclude``."""
@@ -150,7 +150,7 @@ class Task(Generic[_T]):
 
 
 def _nothing() -> None:
-    """Whoever asked for the task has no more to do at its end."""
+    """Nothing more is to be done at the end of the task."""
 
 
 def _no_time() -> int:
@@ -193,11 +193,11 @@ class Pool:
     def _do_one(self) -> bool:
         """In a function of its own: nothing may hold a task, and what it holds, while the next is waited for."""
         with self._news:
-            while (taken := self._take()) is None and not self._closed:
+            while (next_task := self._take()) is None and not self._closed:
                 self._news.wait()
-        if taken is None:
+        if next_task is None:
             return False
-        task, then = taken
+        task, then = next_task
         task.run()
         try:
             self._post(then)  # before the next of the context is begun: their ends come in order, too

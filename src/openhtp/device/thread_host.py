@@ -18,7 +18,7 @@ class ThreadHost:
     """Serves until it is stopped. Threads of the client may compute on it, too: see ``seat``."""
 
     def __init__(self, config: DeviceConfig, *, shared: bool) -> None:
-        """``shared`` says that clients who do not know each other are on it."""
+        """``shared`` says that clients that do not know each other are on it."""
         self.config = config
         self.core: DeviceCore = build_core(config)
         self.seat = Seat(self.core.clock.now)
@@ -35,7 +35,7 @@ class ThreadHost:
         return ours
 
     def stop(self) -> None:
-        """End the thread; whoever is still connected is cut off."""
+        """End the thread; clients that are still connected are cut off."""
         self.core.post(lambda: self._server.stop(now=True))
         if threading.current_thread() is not self._thread:
             self._thread.join()

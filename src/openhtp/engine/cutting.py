@@ -85,14 +85,14 @@ class _Cutting:
         outputs = [value.name for value in self._model.graph.output]
         nodes = used_nodes(self._model.graph.node, outputs)
         for segment in cut(nodes, outputs, _step_of, self._cuts.after, self._is_cut):
-            found = self._strips(segment)
-            if found is None:
+            strips = self._strips(segment)
+            if strips is None:
                 self._open(segment)
                 self._lives.append(segment)
                 if not self._learn(self._stages[-1]):
                     return None
             else:
-                self._open_strips(segment, *found)
+                self._open_strips(segment, *strips)
         sizes = {name: buffer.nbytes for name, buffer in self._buffers.items()}
         slots, slot_bytes = share_memory(self._lives, sizes)
         placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in self._buffers.items()}
@@ -123,8 +123,8 @@ class _Cutting:
             self._known[read] = helper.make_tensor_value_info(read, onnx_type(source.dtype), source.shape)
             self._open(Segment((strip.node,), (read, *constants), (written,)))
             # From the second strip on, the result is there already and has to stay.
-            made = (whole.of,) if strip is strips[0] else ()
-            self._lives.append(Segment((), (source.of, *(() if made else (whole.of,))), made))
+            writes = (whole.of,) if strip is strips[0] else ()
+            self._lives.append(Segment((), (source.of, *(() if writes else (whole.of,))), writes))
         self._keep(whole.of, whole.dtype, whole.shape)
 
     def _open(self, segment: Segment) -> None:
@@ -168,7 +168,7 @@ def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> M
 
 def _step_of(node: Any) -> int | None:
     """The step of the program that a node of the optimised model was made from; its last one, if of several."""
-    return next((found for name in (*node.output, node.name) if (found := origin(name)) is not None), None)
+    return next((step for name in (*node.output, node.name) if (step := origin(name)) is not None), None)
 
 
 def _make_part(

@@ -69,7 +69,7 @@ def find_origins(
     Also says for each such tensor how it comes out of what is then stored.
     """
     origins: dict[str, ConstantOrigin] = {}
-    kept: dict[str, tuple[Array, Arrangement]] = {}
+    stored_in: dict[str, tuple[Array, Arrangement]] = {}
     names: dict[int, list[str]] = {}
     for name, array in constants.items():
         if array.dtype == np.float32:
@@ -84,8 +84,8 @@ def find_origins(
             origin = None if names[id(constant)][0] in origins else _origin(spec, data, constant, how)
             if origin is not None:
                 origins |= dict.fromkeys(names[id(constant)], origin)
-                kept.setdefault(tensor, (origin.stored, how))
-    return origins, kept
+                stored_in.setdefault(tensor, (origin.stored, how))
+    return origins, stored_in
 
 
 def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) -> ConstantOrigin | None:
@@ -107,9 +107,9 @@ def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) ->
     if sizes != spec.shape and (zeros != -offsets).any():
         return None
     stored = put_back(data, how, zeros.reshape(along)).reshape(constant.shape)
-    found = ConstantOrigin(stored, _described(data.dtype, how, axis, scales, offsets))
-    made = dequantize(found.how, stored.reshape(-1).view(np.uint8).data)
-    return found if np.array_equal(made.view(np.uint32), constant.reshape(-1).view(np.uint32)) else None
+    origin = ConstantOrigin(stored, _described(data.dtype, how, axis, scales, offsets))
+    real = dequantize(origin.how, stored.reshape(-1).view(np.uint8).data)
+    return origin if np.array_equal(real.view(np.uint32), constant.reshape(-1).view(np.uint32)) else None
 
 
 def _described(

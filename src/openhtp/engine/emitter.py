@@ -120,15 +120,15 @@ class NodeEmitter:
             return ""
         rows = other.shape[perm[-2]]
         if other.kind is TensorKind.STATIC:
-            found = constant_right(self._graph, other, self._values.statics[other.name].transpose(perm))
+            factor = constant_right(self._graph, other, self._values.statics[other.name].transpose(perm))
         elif other.dtype is DType.UFIXED_POINT_8:
-            found = computed_right(self._graph, other, self._values.permuted(other, perm), rows)
+            factor = computed_right(self._graph, other, self._values.permuted(other, perm), rows)
         else:
             return ""
-        if found is None:
+        if factor is None:
             return ""
         one_row = not self.dynamic and spec.elements == rows
-        return wide_product(self._graph, self._values.pieces(spec, shape), spec, found, one_row=one_row)
+        return wide_product(self._graph, self._values.pieces(spec, shape), spec, factor, one_row=one_row)
 
     def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, or "" if left out."""

@@ -53,9 +53,9 @@ def _marked(node: NodeProto, by_name: Mapping[str, str]) -> str | None:
     if node.op_type != MARK and _activation(node) != MARK:
         return None
     for name in (*node.output, node.name):
-        found = re.search(r"n\d+/\d+", name)
-        if found and found[0] in by_name:
-            return by_name[found[0]]
+        match = re.search(r"n\d+/\d+", name)
+        if match and match[0] in by_name:
+            return by_name[match[0]]
     return None
 
 

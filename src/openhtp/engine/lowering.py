@@ -93,8 +93,8 @@ def _emit(item: HtpNode, node: Node, values: TensorForms) -> None:
 
 def origin(name: str) -> int | None:
     """Number of the program's step that a name in the model came from."""
-    found = re.match(r"n(\d+)/", name)
-    return int(found[1]) if found else None
+    match = re.match(r"n(\d+)/", name)
+    return int(match[1]) if match else None
 
 
 def choose_layout(opdef: OpDef, node: Node, values: TensorForms) -> Physical:

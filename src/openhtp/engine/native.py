@@ -82,25 +82,25 @@ class Native:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError or SessionRefused if sessions cannot be made with it."""
-        found = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
         self._path = str(path)
         self.choose(ort.SessionOptions())
-        self.begin = _function(found.openhtp_begin, c_int)
-        self._words = _function(found.openhtp_words, c_char_p, c_void_p)
-        self._forget = _function(found.openhtp_forget, None, c_void_p)
+        self.begin = _function(library.openhtp_begin, c_int)
+        self._words = _function(library.openhtp_words, c_char_p, c_void_p)
+        self._forget = _function(library.openhtp_forget, None, c_void_p)
         size, handle = c_size_t, POINTER(c_void_p)
-        self.lend = _function(found.openhtp_lend, c_void_p, c_void_p, POINTER(c_int64), c_int, c_int, c_int)
-        self.settle = _function(found.openhtp_settle, c_int, c_void_p)
-        self.make = _function(found.openhtp_make, c_void_p, c_char_p, size, c_void_p, handle)
-        self.count = _function(found.openhtp_count, c_void_p, c_void_p, c_int, POINTER(size))
-        self.describe = _function(found.openhtp_describe, c_void_p, c_void_p, c_int, size, POINTER(_Description))
-        self.forget_description = _function(found.openhtp_forget_description, None, POINTER(_Description))
-        self.bind = _function(found.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
-        self.run = _function(found.openhtp_run, c_void_p, c_void_p)
-        self.create_container = _function(found.openhtp_create_container, c_void_p, handle)
-        self.release_session = _function(found.openhtp_release_session, None, c_void_p)
-        self.release_bound = _function(found.openhtp_release_bound, None, c_void_p)
-        self.release_container = _function(found.openhtp_release_container, None, c_void_p)
+        self.lend = _function(library.openhtp_lend, c_void_p, c_void_p, POINTER(c_int64), c_int, c_int, c_int)
+        self.settle = _function(library.openhtp_settle, c_int, c_void_p)
+        self.make = _function(library.openhtp_make, c_void_p, c_char_p, size, c_void_p, handle)
+        self.count = _function(library.openhtp_count, c_void_p, c_void_p, c_int, POINTER(size))
+        self.describe = _function(library.openhtp_describe, c_void_p, c_void_p, c_int, size, POINTER(_Description))
+        self.forget_description = _function(library.openhtp_forget_description, None, POINTER(_Description))
+        self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
+        self.run = _function(library.openhtp_run, c_void_p, c_void_p)
+        self.create_container = _function(library.openhtp_create_container, c_void_p, handle)
+        self.release_session = _function(library.openhtp_release_session, None, c_void_p)
+        self.release_bound = _function(library.openhtp_release_bound, None, c_void_p)
+        self.release_container = _function(library.openhtp_release_container, None, c_void_p)
         if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
             raise SessionRefused(f"ONNX Runtime {ort.__version__} is too old for it")
 
@@ -221,14 +221,16 @@ class NativeSession:
         side, count, ends = self._side, c_size_t(), []
         side.check(side.count(self._handle.place, outputs, byref(count)))
         for place in range(count.value):
-            told = _Description()
+            description = _Description()
             try:
-                side.check(side.describe(self._handle.place, outputs, place, byref(told)))
-                sizes = zip(told.sizes[: told.rank], told.symbols[: told.rank], strict=True)
+                side.check(side.describe(self._handle.place, outputs, place, byref(description)))
+                sizes = zip(
+                    description.sizes[: description.rank], description.symbols[: description.rank], strict=True
+                )
                 shape = tuple(size if size >= 0 else symbol.decode() for size, symbol in sizes)
-                ends.append(End(told.name.decode(), numpy_type(told.type), shape))
+                ends.append(End(description.name.decode(), numpy_type(description.type), shape))
             finally:
-                side.forget_description(byref(told))
+                side.forget_description(byref(description))
         return ends
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:

@@ -115,8 +115,8 @@ class Mirror:
         if first == last or (not differs and not self._differs_in_tile(here, there, whole, blocks % _TILE_BLOCKS)):
             return []
         unequal = (now[:, first:last] != self._old[:, first:last]).any(axis=(0, 2, 4, 5, 6)).reshape(-1)
-        found = np.flatnonzero(unequal) + first * _TILE_BLOCKS
-        return [int(block) for block in found if block < blocks]
+        changed = np.flatnonzero(unequal) + first * _TILE_BLOCKS
+        return [int(block) for block in changed if block < blocks]
 
     def _differs_in_tile(self, here: int, there: int, tile: int, blocks: int) -> bool:
         """Whether one of the first blocks of a tile of keys has changed; they lie together for 32 of head_dim."""
@@ -155,10 +155,10 @@ class Mirrors:
     def of(self, side: Side, native: Bytes) -> Mirror:
         """The mirror of the cache at this place; if another one was here before, all is compared anyway."""
         key = (native.ctypes.data, native.shape, side)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Mirror(side, native)
-        return found
+        mirror = self._known.get(key)
+        if mirror is None:
+            mirror = self._known[key] = Mirror(side, native)
+        return mirror
 
 
 def _joined(arrays: Mapping[str, Bytes]) -> Iterator[tuple[list[str], Bytes]]:
@@ -216,9 +216,9 @@ class NativeState:
         if place != index:
             self._rounded(index, place)
         self._check_mask(index, place)
-        taken = [mirror for mirror in self._mirrors if mirror.take(self)]
-        if len(taken) < len(self._mirrors):
-            for mirror in taken:
+        free = [mirror for mirror in self._mirrors if mirror.take(self)]
+        if len(free) < len(self._mirrors):
+            for mirror in free:
                 mirror.give_back()
             return False
         self._place[...] = place

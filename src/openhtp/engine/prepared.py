@@ -403,8 +403,8 @@ def inspect_part(data: bytes, constants: Collection[str]) -> None:
                 raise Unusable(f"constant {tensor.name!r} is taken from a file")
     for node in graph.node:
         for attribute in node.attribute:
-            held = (attribute.t, *attribute.tensors)
-            if any(tensor.data_location == TensorProto.EXTERNAL for tensor in held):
+            tensors = (attribute.t, *attribute.tensors)
+            if any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors):
                 raise Unusable(f"an attribute of {node.op_type} is taken from a file")
 
 
@@ -413,8 +413,8 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
 
     What is made in windows is made when its last byte is, each window right behind the one before.
     """
-    given = (*info.inputs, *info.updateable_statics)
-    inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in given}
+    specs = (*info.inputs, *info.updateable_statics)
+    inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in specs}
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     whole_bytes = _windows_in_bounds(staged, info)

@@ -1,7 +1,7 @@
 """How an engine knows its own work again: a secret of this user, and a fingerprint of what the work depends on.
 
 Anybody can write a context binary, with any checksum. A prepared form goes to the runtime without having been
-lowered here, so it is taken only from whoever holds the secret: this user. Why: ``docs/decisions/006``.
+lowered here, so it is taken only from the holder of the secret: this user. Why: ``docs/decisions/006``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def fingerprint() -> str:
 def _lowering() -> str:
     """The text of all code that decides what a program becomes: nobody has to remember to count a version up."""
     package = Path(__file__).parents[1]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     folders = ("compiler", "compiler/passes", "engine", "ops")
     for path in sorted(path for folder in folders for path in (package / folder).glob("*.py")):
-        found.update(f"{path.name} {path.stat().st_size}\n".encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _processor() -> str:
@@ -66,9 +66,9 @@ def is_own(key: bytes, manifest: bytes, seal: bytes) -> bool:
 
 def key_path() -> Path:
     """Where the secret is: ``OPENHTP_KEY_FILE``, or a file in the user's state directory."""
-    given = os.environ.get("OPENHTP_KEY_FILE")
-    if given:
-        return Path(given)
+    chosen = os.environ.get("OPENHTP_KEY_FILE")
+    if chosen:
+        return Path(chosen)
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(state) / "openhtp" / "prepared.key"
 

@@ -176,12 +176,12 @@ def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
 
 def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
     """The nodes that an output depends on: a segment of others would have nothing to give, and cannot run."""
-    wanted, kept = set(outputs), []
+    wanted, used = set(outputs), []
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
             wanted.update(node.input)
-            kept.append(node)
-    return kept[::-1]
+            used.append(node)
+    return used[::-1]
 
 
 def choose_cuts(
@@ -223,15 +223,15 @@ def cut(
     A node that is ``alone`` is a segment of its own.
     """
     numbers: dict[int, int] = {}
-    made: dict[str, int] = {}
+    segment_of: dict[str, int] = {}
     for place, node in enumerate(nodes):
         step = step_of(node)
-        known = [made[name] for name in node.input if name in made]
+        known = [segment_of[name] for name in node.input if name in segment_of]
         if step is not None:
             known.append(bisect.bisect_right(cuts, step))
         if known:
             numbers[place] = max(known)
-            made.update((name, numbers[place]) for name in node.output if name)
+            segment_of.update((name, numbers[place]) for name in node.output if name)
     needed: dict[str, int] = {}
     for place in reversed(range(len(nodes))):
         node = nodes[place]

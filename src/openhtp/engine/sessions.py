@@ -101,16 +101,16 @@ class SegmentModel:
             return NativeSession(side, self.model, lent, options, shared)
 
         try:
-            made = make(forms)
+            session = make(forms)
         except SessionRefused:
             if forms is None or not constants:
                 raise
-            forms, made = None, make(None)  # one of its kernels shares nothing
-        read = made.reads - self.in_place
+            forms, session = None, make(None)  # one of its kernels shares nothing
+        read = session.reads - self.in_place
         if read and not lasting:  # whoever prepared it did not know
             constants |= {name: aligned_copy(constants[name]) for name in read}
-            made = make(forms)
-        return made
+            session = make(forms)
+        return session
 
     def _options(self, threads: int) -> Any:
         options = session_options(threads, optimise=False)
@@ -121,13 +121,13 @@ class SegmentModel:
 
     def _packaged(self, threads: int) -> PackagedSession:
         options = self._options(threads)
-        held = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
-        for name, (_, value) in held.items():
+        in_place = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
+        for name, (_, value) in in_place.items():
             options.add_initializer(name, value)
-        rest = {name: array for name, array in self.constants.items() if name not in held}
+        rest = {name: array for name, array in self.constants.items() if name not in in_place}
         add_external(options, rest)
         session = ort.InferenceSession(self.model, options, providers=["CPUExecutionProvider"])
-        return PackagedSession(session, held)
+        return PackagedSession(session, in_place)
 
 
 def _with_value(array: Array) -> tuple[Array, Any]:
@@ -139,16 +139,16 @@ _shared: weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array] 
 
 
 def shared(array: Array) -> Array:
-    """An equal constant that other sessions read already, else a copy for those to come."""
+    """An equal constant that other sessions read already, otherwise a copy for those to come."""
     key = (digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data), array.dtype.str, array.shape)
-    found = _shared.get(key)
-    if found is None:
-        found = _shared[key] = aligned_copy(array)
-    return found
+    constant = _shared.get(key)
+    if constant is None:
+        constant = _shared[key] = aligned_copy(array)
+    return constant
 
 
 def aligned(array: Array) -> Array:
-    """The array if it starts where vectors are loaded at once, else a copy that does."""
+    """The array if it starts where vectors are loaded at once, otherwise a copy that does."""
     return array if array.ctypes.data % _VECTOR_BYTES == 0 else aligned_copy(array)
 
 
@@ -334,27 +334,27 @@ def _saving_options(threads: int, path: str) -> Any:
 
 def _take_large_constants(model: ModelProto) -> dict[str, Array]:
     """Move large constants out of the model, so that segments can share them without a copy each."""
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
     for tensor in model.graph.initializer:
         if not is_inline(numpy_type(tensor.data_type), len(tensor.raw_data)):
             values = np.frombuffer(tensor.raw_data, numpy_type(tensor.data_type))
-            found[tensor.name] = values.reshape(tuple(tensor.dims))
+            constants[tensor.name] = values.reshape(tuple(tensor.dims))
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
             for key, value in (("location", "shared"), ("offset", "0"), ("length", str(values.nbytes))):
                 tensor.external_data.add(key=key, value=value)
-    return found
+    return constants
 
 
 def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL and data is not None:
-            place = {entry.key: entry.value for entry in tensor.external_data}
-            begin = int(place.get("offset", 0))
-            raw = data[begin : begin + int(place["length"])]
-            found[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
-    return found
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            begin = int(entries.get("offset", 0))
+            raw = data[begin : begin + int(entries["length"])]
+            constants[tensor.name] = raw.view(numpy_type(tensor.data_type)).reshape(tuple(tensor.dims))
+    return constants
 
 
 # Memory for what one execution hands from one segment to the next.

@@ -122,11 +122,11 @@ def _rows(whole: RowWindow, first: int, last: int) -> RowWindow:
 
 
 def _strip(node: NodeProto, read: RowWindow, written: RowWindow, padding: tuple[int, int]) -> Strip:
-    made = NodeProto()
-    made.CopyFrom(node)
-    pads = next(attribute for attribute in made.attribute if attribute.name == "pads")
+    strip = NodeProto()
+    strip.CopyFrom(node)
+    pads = next(attribute for attribute in strip.attribute if attribute.name == "pads")
     pads.ints[0], pads.ints[2] = padding
     names = [f"{window.of}@{window.begin}+{window.nbytes}" for window in (read, written)]
-    made.input[0], made.output[0] = names
-    made.name = names[1]
-    return Strip(made, (names[0], read), (names[1], written))
+    strip.input[0], strip.output[0] = names
+    strip.name = names[1]
+    return Strip(strip, (names[0], read), (names[1], written))

@@ -83,8 +83,8 @@ class TensorForms:
 
     def has(self, spec: TensorSpec, physical: Physical) -> bool:
         """Whether the form that a tensor is held in is there without any work."""
-        held = self._real if spec.name in self.unrounded else self._stored
-        return (spec.name, spec.dtype, _settled(spec, physical)) in held
+        forms = self._real if spec.name in self.unrounded else self._stored
+        return (spec.name, spec.dtype, _settled(spec, physical)) in forms
 
     def set_real(self, spec: TensorSpec, physical: Physical, name: str) -> None:
         """Say where an unrounded tensor's real values are."""
@@ -143,8 +143,8 @@ class TensorForms:
             # Held unsigned, as computed tensors are: integer kernels want both operands alike.
             wide = self.static(spec).astype(np.int16) + 128
             name = self.graph.const(wide.astype(np.uint8).transpose(order))
-            held = unsigned_tensor(dataclasses.replace(spec, kind=TensorKind.NATIVE))
-            return self.dequantized(held, name, physical)
+            unsigned = unsigned_tensor(dataclasses.replace(spec, kind=TensorKind.NATIVE))
+            return self.dequantized(unsigned, name, physical)
         return self.dequantized(spec, self.stored(spec, physical), physical)
 
     def widened(self, spec: TensorSpec, rank: int) -> TensorSpec:

@@ -92,7 +92,7 @@ def piece_bits() -> tuple[int, ...]:
 
 def pieces(graph: OnnxGraph, stored: str) -> tuple[str, ...]:
     """What 16-bit numbers are made of, as bytes; whole numbers below 2**16 and their halves are exact in float."""
-    rest, found = graph.node("Cast", [stored], to="float32")[0], []
+    rest, lower_bytes = graph.node("Cast", [stored], to="float32")[0], []
     if piece_bits() == (8, 8):
         # Conversion between integers keeps the lowest bits, conversion from float cuts off the fraction.
         higher = graph.node("Mul", [rest, _number(graph, 2.0**-8)])[0]
@@ -100,9 +100,9 @@ def pieces(graph: OnnxGraph, stored: str) -> tuple[str, ...]:
     for count in piece_bits()[:-1]:
         higher = graph.node("Floor", [graph.node("Mul", [rest, _number(graph, 2.0**-count)])[0]])[0]
         lower = graph.node("Sub", [rest, graph.node("Mul", [higher, _number(graph, 2.0**count)])[0]])[0]
-        found.append(graph.node("Cast", [lower], to="uint8")[0])
+        lower_bytes.append(graph.node("Cast", [lower], to="uint8")[0])
         rest = higher
-    return (*found, graph.node("Cast", [rest], to="uint8")[0])
+    return (*lower_bytes, graph.node("Cast", [rest], to="uint8")[0])
 
 
 def wide_product(graph: OnnxGraph, parts: Sequence[str], spec: TensorSpec, right: Right, *, one_row: bool) -> str:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# Sessions are made on this many threads unless more are asked for. One of them is that of whoever wants them.
+# Sessions are made on this many threads unless more are asked for. One of them is the thread that wants them.
 _THREADS = 2
-# Where that is all processors, only if it takes a few milliseconds: whoever computes meanwhile shall not starve.
+# Where that is all processors, only if it takes a few milliseconds: threads that compute must not starve.
 # See decision 024.
 _SHORT = 6_000_000
 # A session takes as long as reading so many bytes even if it has none.
@@ -126,7 +126,10 @@ class Workshop:
         """What the sessions made here share of what kernels made of weights."""
         if not self.shares_forms:
             return None
-        from openhtp.engine.native import SharedForms, native  # the runtime, which only who computes must load
+        from openhtp.engine.native import (
+            SharedForms,
+            native,
+        )  # the runtime, which only a device that computes must load
 
         side = native()
         with self._lock:
@@ -137,16 +140,16 @@ class Workshop:
     def hold(self, key: Hashable, make: Callable[[], Array]) -> Array:
         """Data that sessions read where it lies, made once for all that want it."""
         with self._lock:
-            found = self._held.get(key)
-            mine = found is None
-            if found is None:
-                found = self._held[key] = Future()
+            future = self._held.get(key)
+            mine = future is None
+            if future is None:
+                future = self._held[key] = Future()
         if mine:
             try:
-                found.set_result(make())
+                future.set_result(make())
             except BaseException as error:
-                found.set_exception(error)
-        return found.result()
+                future.set_exception(error)
+        return future.result()
 
     def make(self, makings: Sequence[Making]) -> list[SegmentSession]:
         """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.

@@ -1,6 +1,6 @@
 """What would make contexts fit that do not: another order, room kept for I/O, shared buffers, graph switching.
 
-Ways are tried from the least change to the most, each in a ledger like the device's; the first that works is told.
+Ways are tried from the least change to the most, each in a ledger like the device's. The first that works wins.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _dummies(
 
 
 def _packed(contexts: tuple[ContextPlan, ...], most: int, limit: int) -> tuple[ContextPlan, ...]:
-    """An order in which first fit finds a place for all of them, if there is one; else the largest first."""
+    """An order in which first fit finds a place for all of them, if there is one; otherwise the largest first."""
     largest_first = sorted(contexts, key=_whole, reverse=True)
     if len(contexts) > _SEARCHED:
         return tuple(largest_first)
@@ -186,9 +186,9 @@ def _switched(
         if not plan.fits:
             yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}."))
             continue
-        now[index] = kept = _retaining(now[index], plan)
+        now[index] = retaining = _retaining(now[index], plan)
         tried = tuple(now)
-        order = f", graph_retention_order={list(kept.retained)}" if kept.retained else ""
+        order = f", graph_retention_order={list(retaining.retained)}" if retaining.retained else ""
         yield _Remedy("graph switching", tried, acts(tried), (*words, f"{switch}{order}."))
 
 
@@ -198,13 +198,13 @@ def _retaining(context: ContextPlan, plan: MemoryPlan) -> ContextPlan:
     assert domain is not None
     graphs = context.needs.graphs
     left = plan.domains[domain].left + context.needs.graph(context.first[0]).loaded_bytes
-    kept: list[str] = []
+    retained: list[str] = []
     for graph in graphs:
-        others = [other.loaded_bytes for other in graphs if other.name not in (*kept, graph.name)]
+        others = [other.loaded_bytes for other in graphs if other.name not in (*retained, graph.name)]
         if graph.loaded_bytes + max(others, default=0) <= left:
-            kept.append(graph.name)
+            retained.append(graph.name)
             left -= graph.loaded_bytes
-    return replace(context, retained=tuple(kept))
+    return replace(context, retained=tuple(retained))
 
 
 def _hopeless(contexts: tuple[ContextPlan, ...], most: int, limit: int) -> tuple[str, ...]:

@@ -210,8 +210,8 @@ class Ledger:
         with self._lock:
             for domain in self._open_to(tenant):
                 reserve = self._reserve_of(tenant, domain) if use is MemoryUse.IO else None
-                kept = 0 if reserve is None else reserve.nbytes
-                if nbytes <= domain.left + kept:
+                reserved = 0 if reserve is None else reserve.nbytes
+                if nbytes <= domain.left + reserved:
                     if reserve is not None:
                         self._shrink(reserve, nbytes)
                     tenant.domain = domain

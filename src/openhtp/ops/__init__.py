@@ -29,12 +29,12 @@ PACKAGE = "qti.aisw"
 
 @functools.cache
 def _registry() -> Mapping[str, OpDef]:
-    found: dict[str, OpDef] = {}
+    ops: dict[str, OpDef] = {}
     for module in pkgutil.iter_modules(__path__):
         if not module.name.startswith("_"):
             for opdef in importlib.import_module(f"{__name__}.{module.name}").OPS:
-                found[opdef.name] = opdef
-    return dict(sorted(found.items()))
+                ops[opdef.name] = opdef
+    return dict(sorted(ops.items()))
 
 
 def op_names() -> tuple[str, ...]:

@@ -33,13 +33,13 @@ def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array], *, la
     return node
 
 
-def _check_ports(node: Node, ports: tuple[Port, ...], given: tuple[Any, ...], side: str) -> None:
+def _check_ports(node: Node, ports: tuple[Port, ...], specs: tuple[Any, ...], side: str) -> None:
     needed = sum(not port.optional for port in ports)
     variadic = bool(ports) and ports[-1].variadic
-    if len(given) < needed or (len(given) > len(ports) and not variadic):
+    if len(specs) < needed or (len(specs) > len(ports) and not variadic):
         most = "or more" if variadic else f"to {len(ports)}" if len(ports) > needed else ""
-        refuse(node, f"{len(given)} {side}s given; expected {needed} {most}".rstrip())
-    for index, spec in enumerate(given):
+        refuse(node, f"{len(specs)} {side}s given; expected {needed} {most}".rstrip())
+    for index, spec in enumerate(specs):
         port = ports[min(index, len(ports) - 1)]
         if spec is None and not port.optional:
             refuse(node, f"{side} {index} ({port.name}) is left out but is mandatory")
@@ -115,9 +115,9 @@ def _check_types(opdef: OpDef, node: Node) -> None:
     outputs = [spec.dtype for spec in node.outputs]
     if any(row.accepts(inputs, outputs) for row in opdef.types):
         return
-    given = f"{' '.join(map(type_word, inputs))} > {' '.join(map(type_word, outputs))}"
+    types = f"{' '.join(map(type_word, inputs))} > {' '.join(map(type_word, outputs))}"
     accepted = "; ".join(row.text for row in opdef.types)
-    raise UnsupportedOp(f"{node.op} {node.name!r}: types {given} are not accepted; expected {accepted}", _INVALID)
+    raise UnsupportedOp(f"{node.op} {node.name!r}: types {types} are not accepted; expected {accepted}", _INVALID)
 
 
 def _check_ranks(opdef: OpDef, node: Node) -> None:

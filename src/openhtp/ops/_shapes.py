@@ -35,8 +35,8 @@ def broadcast(node: Node, *shapes: Shape) -> Shape:
     for axis in range(-rank, 0):
         sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
         if len(sizes) > 1:
-            given = " and ".join(str(list(shape)) for shape in shapes)
-            refuse(node, f"shapes {given} do not broadcast: sizes {sorted(sizes)} meet on axis {axis}")
+            listed = " and ".join(str(list(shape)) for shape in shapes)
+            refuse(node, f"shapes {listed} do not broadcast: sizes {sorted(sizes)} meet on axis {axis}")
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
 
@@ -55,10 +55,10 @@ def axis_in_range(node: Node, axis: int, rank: int, what: str = "axis") -> int:
 
 def axes_in_range(node: Node, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """Distinct axes, checked and sorted."""
-    found = sorted(axis_in_range(node, axis, rank, "axes") for axis in axes)
-    if len(set(found)) != len(found):
+    checked = sorted(axis_in_range(node, axis, rank, "axes") for axis in axes)
+    if len(set(checked)) != len(checked):
         refuse(node, f"axes {list(axes)} name one axis twice")
-    return tuple(found)
+    return tuple(checked)
 
 
 def last_axis(node: Node) -> int:

@@ -70,16 +70,16 @@ def _yuv(name: str, u_first: bool, words: str, samples: tuple[Sample, ...]) -> O
 
     def reference(node: Node, arrays: Arrays) -> Results:
         batch, height, width = _picture(node)
-        given, wanted = _steps(node.input()), _steps(node.outputs[0])
+        source, target = _steps(node.input()), _steps(node.outputs[0])
         is_stored = node.input().dtype.is_fixed_point
-        pixels = np.rint(arrays[0] / given.scale - given.offset) if is_stored else arrays[0]
+        pixels = np.rint(arrays[0] / source.scale - source.offset) if is_stored else arrays[0]
         bright = pixels[:, : height * width].reshape(batch, height, width)
         pairs = pixels[:, height * width :].reshape(batch, height // 2, width // 2, 2) - _MIDDLE
         pairs = pairs.repeat(2, axis=1).repeat(2, axis=2)
         colours = bright[..., None] + np.einsum("bhwp,cp->bhwc", pairs, weights)
         if not is_stored:
             return (np.clip(colours, 0, 255),)
-        return (wanted.dequantize(np.clip(np.floor(colours), 0, 255)),)
+        return (target.dequantize(np.clip(np.floor(colours), 0, 255)),)
 
     def lower(node: Node, e: Emitter) -> None:
         batch, height, width = _picture(node)

@@ -166,10 +166,10 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
 def _transposed_infer(node: Node) -> Shapes:
     rank = _dimensions(node) + 2
     batch, *sizes, channels = expect_rank(node, 0, rank)
-    *_, taken, per_group = expect_rank(node, 1, rank)
+    *_, channels_in, per_group = expect_rank(node, 1, rank)
     count = node.params["group"]
-    if count < 1 or channels % count or taken != channels:
-        refuse(node, f"weights take {taken} channels in {count} groups; input has {channels}")
+    if count < 1 or channels % count or channels_in != channels:
+        refuse(node, f"weights take {channels_in} channels in {count} groups; input has {channels}")
     expect_shape(node, 2, (per_group * count,), "one bias per output channel")
     extra = node.ints("output_padding")
     out = [
@@ -197,8 +197,8 @@ def _transposed_reference(node: Node, arrays: Arrays) -> Results:
             slice(k, k + w.stride * (s - 1) + 1, w.stride) for k, w, s in zip(place, each, sizes, strict=True)
         )
         canvas[(slice(None), *strided)] += np.einsum("...gc,gcf->...gf", pixels, filters)
-    kept = tuple(slice(w.before, w.before + s) for w, s in zip(each, shape[1:-1], strict=True))
-    out = canvas[(slice(None), *kept)].reshape(shape)
+    inside = tuple(slice(w.before, w.before + s) for w, s in zip(each, shape[1:-1], strict=True))
+    out = canvas[(slice(None), *inside)].reshape(shape)
     return (out + arrays[2] if node.has(2) else out,)
 
 

@@ -56,8 +56,8 @@ def _labels(node: Node) -> list[int]:
 
 
 def _limit(node: Node, most: int) -> int:
-    given = int(node.params["detection_limit"])
-    return min(given, most) if given > 0 else most
+    limit = int(node.params["detection_limit"])
+    return min(limit, most) if limit > 0 else most
 
 
 def _rule(node: Node) -> WholeBoxes:
@@ -79,15 +79,15 @@ def _decoded(node: Node, moves: Array, anchors: Array) -> Array:
 
 def _regular(node: Node, boxes: Array, scores: Array) -> Detections[Array]:
     slots, total = node.outputs[0].shape[1], len(boxes)
-    found = [
+    detections = [
         (box, float(scores[box, kind]), label)
         for kind, label in zip(_classes(node), _labels(node), strict=True)
         for box in select(boxes, scores[:, kind], _regular_settings(node), _limit(node, total))
     ]
-    found = sorted(found, key=lambda each: -each[1])[:slots]
-    count = len(found)
-    found += [(total, 0.0, 0)] * (slots - count)
-    numbers, heights, labels = zip(*found, strict=True)
+    detections = sorted(detections, key=lambda each: -each[1])[:slots]
+    count = len(detections)
+    detections += [(total, 0.0, 0)] * (slots - count)
+    numbers, heights, labels = zip(*detections, strict=True)
     return Detections(np.array(numbers), np.array(heights), np.array(labels), np.array(count))
 
 
@@ -98,11 +98,11 @@ def _reference(node: Node, arrays: Arrays) -> Results:
     results = []
     for number in range(batch):
         if node.params["nms_type"] == _REGULAR:
-            found = _regular(node, boxes[number], scores[number])
+            detections = _regular(node, boxes[number], scores[number])
         else:
-            found = _rule(node).reference(boxes[number], scores[number][:, _classes(node)])
-        places = np.concatenate([boxes[number], np.zeros((1, 4))])[found.boxes]
-        results.append((found.scores, places, found.labels, found.count))
+            detections = _rule(node).reference(boxes[number], scores[number][:, _classes(node)])
+        places = np.concatenate([boxes[number], np.zeros((1, 4))])[detections.boxes]
+        results.append((detections.scores, places, detections.labels, detections.count))
     heights, corners, labels, counts = (np.stack(each) for each in zip(*results, strict=True))
     return heights, corners, labels, counts
 
@@ -146,21 +146,21 @@ def _lower(node: Node, e: Emitter) -> None:
     batch, total, _ = node.shape(0)
     boxes = _emit_decoded(node, e)
     scores = e.node("Gather", [e.value(0), e.ints(_classes(node))], axis=2)
-    found, corners = [], []
+    detections, corners = [], []
     for number in range(batch):
         box, score = image(e, boxes, number), image(e, scores, number)
         if node.params["nms_type"] == _REGULAR:
             each = _emit_regular(node, e, box, score)
         else:
             each = _rule(node).emit(e, box, score, total)
-        found.append(each)
+        detections.append(each)
         listed = ended(e, e.node("Reshape", [box, e.ints([total, 4])]), (4,))
         corners.append(e.node("Gather", [listed, each.boxes], axis=0))
-    e.put(0, stacked(e, [each.scores for each in found]))
+    e.put(0, stacked(e, [each.scores for each in detections]))
     # Coordinates keep all their digits, unlike what floats are computed with.
     e.put_stored(1, stacked(e, corners))
-    put_integers(node, e, 2, stacked(e, [each.labels for each in found]))
-    put_integers(node, e, 3, e.node("Concat", [each.count for each in found], axis=0))
+    put_integers(node, e, 2, stacked(e, [each.labels for each in detections]))
+    put_integers(node, e, 3, e.node("Concat", [each.count for each in detections], axis=0))
 
 
 def _work(node: Node) -> Work:
@@ -171,10 +171,10 @@ def _work(node: Node) -> Work:
 
 def _sample(shape: Shape, slots: int, **params: object) -> Sample:
     batch, anchors, _ = shape
-    given = {"delta_scaling_factors": [10.0, 10.0, 5.0, 5.0], "confidence_threshold": 0.2, "iou_threshold": 0.31}
+    usual = {"delta_scaling_factors": [10.0, 10.0, 5.0, 5.0], "confidence_threshold": 0.2, "iou_threshold": 0.31}
     return Sample(
         (shape, (batch, anchors, 4), (batch * anchors, 4)),
-        {**given, **params},
+        {**usual, **params},
         ranges={0: (0.0, 1.0), 1: (-2.0, 2.0), 2: (0.1, 1.0)},
         outputs=((batch, slots), (batch, slots, 4), (batch, slots), (batch,)),
     )

@@ -55,7 +55,7 @@ def _lower(node: Node, e: Emitter) -> None:
                 begins = [row * down.dilation, column * across.dilation]
                 ends = [begins[0] + (high - 1) * down.stride + 1, begins[1] + (wide - 1) * across.stride + 1]
                 numbers = (begins, ends, [1, 2], [down.stride, across.stride])
-                parts.append(e.node("Slice", [x, *(e.ints(given) for given in numbers)]))
+                parts.append(e.node("Slice", [x, *(e.ints(values) for values in numbers)]))
         return e.node("Concat", parts, axis=-1)
 
     if any((down.before, down.after, across.before, across.after)):

@@ -43,8 +43,8 @@ def _reference(node: Node, arrays: Arrays) -> Results:
     sizes, corners, padding = x.shape[1:-1], node.params["align_corners"], node.params["padding_mode"]
     places = []
     for axis, size in enumerate(sizes):
-        given = grid[..., len(sizes) - 1 - axis]
-        place = (given + 1) / 2 * (size - 1) if corners else ((given + 1) * size - 1) / 2
+        coordinate = grid[..., len(sizes) - 1 - axis]
+        place = (coordinate + 1) / 2 * (size - 1) if corners else ((coordinate + 1) * size - 1) / 2
         if padding == _PADDINGS["REFLECTION"]:
             place = _reflected(place, size, corners)
         if padding != _PADDINGS["ZEROS"]:
@@ -104,9 +104,9 @@ _NOWHERE = -16.0
 
 
 def _projection_infer(node: Node) -> Shapes:
-    shape, given = expect_rank(node, 0, 4), node.shape(1)
-    if given not in ((8,), (1, 8), (shape[0], 8)):
-        refuse(node, f"input 1 has shape {list(given)}; expected [8] or [{shape[0]}, 8]")
+    shape, matrix_shape = expect_rank(node, 0, 4), node.shape(1)
+    if matrix_shape not in ((8,), (1, 8), (shape[0], 8)):
+        refuse(node, f"input 1 has shape {list(matrix_shape)}; expected [8] or [{shape[0]}, 8]")
     return (shape,)
 
 

@@ -13,21 +13,21 @@ _LONGEST = 1 << 14
 
 
 def _matrix(size: int) -> Array:
-    made = np.ones((1, 1), np.float32)
-    while len(made) < size:
-        made = np.block([[made, made], [made, -made]])
-    return made
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
 
 
 def _reference(node: Node, arrays: Arrays) -> Results:
-    found = np.array(arrays[0], np.float64)
-    size, width = found.shape[-1], 1
-    flat = found.reshape(-1, size)
+    values = np.array(arrays[0], np.float64)
+    size, width = values.shape[-1], 1
+    flat = values.reshape(-1, size)
     while width < size:
         pairs = flat.reshape(-1, size // (2 * width), 2, width)
         flat = np.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), axis=2)
         width *= 2
-    return (flat.reshape(found.shape) / np.sqrt(size) * node.params["scale"],)
+    return (flat.reshape(values.shape) / np.sqrt(size) * node.params["scale"],)
 
 
 def _lower(node: Node, e: Emitter) -> None:

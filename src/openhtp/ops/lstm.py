@@ -57,7 +57,7 @@ class Steps:
 
     def emit(self, steps: range, hidden: str, cell: str) -> tuple[list[str], str]:
         """Hidden states in the order of ``steps``, and the last cell state."""
-        found = []
+        hidden_states = []
         for step in steps:
             forget = self._op("Sigmoid", self._gate(FORGET_GATE, step, hidden, cell))
             if self._node.has(INPUT_GATE.from_input):
@@ -65,13 +65,13 @@ class Steps:
             else:
                 enter = self._op("Sub", self._number(1.0), forget)
             candidate = self._op("Tanh", self._gate(CELL_GATE, step, hidden, cell))
-            kept, added = self._op("Mul", forget, cell), self._op("Mul", enter, candidate)
-            cell = self._limited(self._op("Add", kept, added), self._node.params["cell_clip_threshold"])
+            remembered, added = self._op("Mul", forget, cell), self._op("Mul", enter, candidate)
+            cell = self._limited(self._op("Add", remembered, added), self._node.params["cell_clip_threshold"])
             # The way out looks at the new cell, the other gates at the old one.
             leave = self._op("Sigmoid", self._gate(OUTPUT_GATE, step, hidden, cell))
             hidden = self._projected(self._op("Mul", leave, self._op("Tanh", cell)))
-            found.append(hidden)
-        return found, cell
+            hidden_states.append(hidden)
+        return hidden_states, cell
 
     def _gate(self, gate: Gate, step: int, hidden: str, cell: str) -> str:
         if gate not in self._sums:
@@ -225,11 +225,11 @@ def _emit_steps(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
     sizes = (10, (batch, _out_size(node))), (11, (batch, node.shape(1)[0]))
     first = [e.value(index) if node.has(index) else e.const(np.zeros(shape, np.float32)) for index, shape in sizes]
     order = range(steps)[:: -1 if node.params["direction"] else 1]
-    found, cell = Steps(node, e, x).emit(order, first[0], first[1])
-    in_time = found[:: order.step]
+    hidden_states, cell = Steps(node, e, x).emit(order, first[0], first[1])
+    in_time = hidden_states[:: order.step]
     front = e.ints([0])
     whole = e.node("Concat", [e.node("Unsqueeze", [name, front]) for name in in_time], axis=0)
-    return whole, found[-1], cell
+    return whole, hidden_states[-1], cell
 
 
 def _lower(node: Node, e: Emitter) -> None:

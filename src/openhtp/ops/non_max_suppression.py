@@ -38,8 +38,8 @@ class Settings:
     @property
     def exclusive_threshold(self) -> np.float32:
         """The largest number that no longer passes."""
-        given = np.float32(self.threshold)
-        return np.nextafter(given, np.float32(-np.inf)) if self.at_least else given
+        threshold = np.float32(self.threshold)
+        return np.nextafter(threshold, np.float32(-np.inf)) if self.at_least else threshold
 
 
 def overlap(one: Array, other: Array) -> float:
@@ -113,12 +113,12 @@ class WholeBoxes:
         """On [boxes, 4] and [boxes, classes]."""
         total = len(boxes)
         kept = select(boxes, scores.max(axis=1), self.settings, self.slots)
-        found: list[tuple[int, float, int]] = []
+        detections: list[tuple[int, float, int]] = []
         for box in kept:
             order = np.argsort(-scores[box], kind="stable")[: self.per_box]
-            found += [(box, float(scores[box, place]), self.labels[place]) for place in order]
-        found = found[: self.slots] + [(total, 0.0, 0)] * (self.slots - len(found))
-        numbers, heights, labels = zip(*found, strict=True)
+            detections += [(box, float(scores[box, place]), self.labels[place]) for place in order]
+        detections = detections[: self.slots] + [(total, 0.0, 0)] * (self.slots - len(detections))
+        numbers, heights, labels = zip(*detections, strict=True)
         return Detections(np.array(numbers), np.array(heights), np.array(labels), np.array(len(kept)))
 
     def emit(self, e: Emitter, boxes: str, scores: str, total: int) -> Detections[str]:
@@ -183,7 +183,7 @@ def _settings(node: Node) -> Settings:
 
 def _reference(node: Node, arrays: Arrays) -> Results:
     boxes, scores = arrays
-    found, counts = [], []
+    selections, counts = [], []
     for number in range(len(boxes)):
         chosen = [
             (number, kind, box)
@@ -192,24 +192,24 @@ def _reference(node: Node, arrays: Arrays) -> Results:
         ]
         room = scores.shape[1] * _most(node)
         counts.append(len(chosen))
-        found += chosen + [chosen[-1] if chosen else (number, 0, 0)] * (room - len(chosen))
-    results = np.array(found, np.int64), np.array(counts, np.int64)
+        selections += chosen + [chosen[-1] if chosen else (number, 0, 0)] * (room - len(chosen))
+    results = np.array(selections, np.int64), np.array(counts, np.int64)
     return results[: len(node.outputs)] if node.outputs else results
 
 
 def _lower(node: Node, e: Emitter) -> None:
     boxes, scores, most = e.value(0), e.value(1), _most(node)
     batch, classes, _ = node.shape(1)
-    found, counts = [], []
+    selections, counts = [], []
     for number in range(batch):
         chosen = emit_select(e, image(e, boxes, number), image(e, scores, number), _settings(node), most)
         count = e.node("Shape", [chosen], start=0, end=1)
         last = e.node("Max", [e.node("Sub", [count, e.ints([1])]), e.ints([0])])
         place = e.node("Min", [e.ints(np.arange(classes * most)), last])
         listed = e.node("Gather", [ended(e, chosen, (3,), np.int64), place], axis=0)
-        found.append(e.node("Add", [listed, e.ints([number, 0, 0])]))
+        selections.append(e.node("Add", [listed, e.ints([number, 0, 0])]))
         counts.append(count)
-    put_integers(node, e, 0, e.node("Concat", found, axis=0))
+    put_integers(node, e, 0, e.node("Concat", selections, axis=0))
     if len(node.outputs) > 1:
         put_integers(node, e, 1, e.node("Concat", counts, axis=0))
 
@@ -260,13 +260,13 @@ def _multi_reference(node: Node, arrays: Arrays) -> Results:
     chosen: list[list[Array]] = [[] for _ in lists]
     heights, labels, counts = [], [], []
     for number in range(len(boxes)):
-        found = _rule(node).reference(boxes[number], scores[number])
+        detections = _rule(node).reference(boxes[number], scores[number])
         for each, gathered in zip(lists, chosen, strict=True):
             long = np.concatenate([each[number], np.zeros((1, *each.shape[2:]), each.dtype)])
-            gathered.append(long[found.boxes])
-        heights.append(found.scores)
-        labels.append(found.labels)
-        counts.append(found.count)
+            gathered.append(long[detections.boxes])
+        heights.append(detections.scores)
+        labels.append(detections.labels)
+        counts.append(detections.count)
     first, *features = (np.stack(gathered) for gathered in chosen)
     return first, np.stack(heights), np.stack(labels), np.array(counts), *features
 
@@ -274,25 +274,25 @@ def _multi_reference(node: Node, arrays: Arrays) -> Results:
 def _multi_lower(node: Node, e: Emitter) -> None:
     batch, total, _ = node.shape(0)
     boxes, scores = e.value(0), e.value(1)
-    found = [
+    detections = [
         _rule(node).emit(e, image(e, boxes, number), image(e, scores, number), total) for number in range(batch)
     ]
 
     def gathered(index: int) -> str:
-        given = node.input(index)
+        spec = node.input(index)
         whole = e.value(index)
-        held = np.float32 if given.dtype.is_fixed_point or given.dtype.is_float else given.dtype.numpy
+        dtype = np.float32 if spec.dtype.is_fixed_point or spec.dtype.is_float else spec.dtype.numpy
         parts = []
-        for number, each in enumerate(found):
-            one = e.node("Reshape", [image(e, whole, number), e.ints([total, *given.shape[2:]])])
-            parts.append(e.node("Gather", [ended(e, one, given.shape[2:], held), each.boxes], axis=0))
+        for number, each in enumerate(detections):
+            one = e.node("Reshape", [image(e, whole, number), e.ints([total, *spec.shape[2:]])])
+            parts.append(e.node("Gather", [ended(e, one, spec.shape[2:], dtype), each.boxes], axis=0))
         return stacked(e, parts)
 
     # Coordinates keep all their digits, unlike what floats are computed with.
     e.put_stored(0, gathered(0))
-    e.put(1, stacked(e, [each.scores for each in found]))
-    put_integers(node, e, 2, stacked(e, [each.labels for each in found]))
-    put_integers(node, e, 3, e.node("Concat", [each.count for each in found], axis=0))
+    e.put(1, stacked(e, [each.scores for each in detections]))
+    put_integers(node, e, 2, stacked(e, [each.labels for each in detections]))
+    put_integers(node, e, 3, e.node("Concat", [each.count for each in detections], axis=0))
     for index in range(_FIRST_FEATURE, len(node.inputs)):
         e.put(index + 2, gathered(index))
 

@@ -51,8 +51,8 @@ def _lower(node: Node, e: Emitter) -> None:
     numbers = e.vector([before for before, _ in pads]) + e.vector([after for _, after in pads])
     inputs = [x, e.ints(numbers)]
     if scheme == _SCHEMES["CONSTANT"]:
-        held = np.int32 if node.input().dtype is DType.INT_32 else np.float32
-        inputs.append(e.const(np.array(_fill(node), held)))
+        dtype = np.int32 if node.input().dtype is DType.INT_32 else np.float32
+        inputs.append(e.const(np.array(_fill(node), dtype)))
     mode = {0: "constant", 2: "reflect", 3: "edge"}[scheme]
     return e.put(0, e.node("Pad", inputs, mode=mode))
 

@@ -27,8 +27,8 @@ def _numbers(node: Node, seed: int) -> Array:
 
 def _seed(node: Node) -> int | None:
     """The bits of the number that was given."""
-    given = node.static(1) if node.has(1) else None
-    return None if given is None else int(given.astype(np.float32).view(np.uint32).ravel()[0])
+    seed = node.static(1) if node.has(1) else None
+    return None if seed is None else int(seed.astype(np.float32).view(np.uint32).ravel()[0])
 
 
 def _reference(node: Node, arrays: Arrays) -> Results:

@@ -83,18 +83,18 @@ def _extreme(name: str, onnx_op: str) -> OpDef:
 
     def reference(node: Node, arrays: Arrays) -> Results:
         x = arrays[0].astype(np.float64)
-        found = np.argmax(x if largest else -x, axis=node.params["axis"])
-        return (found.reshape(_arg_infer(node)[0]),)
+        indices = np.argmax(x if largest else -x, axis=node.params["axis"])
+        return (indices.reshape(_arg_infer(node)[0]),)
 
     def lower(node: Node, e: Emitter) -> None:
         x = e.value(0)
         if node.input().dtype is DType.UINT_32:
             x = e.node("Cast", [x], to="float64")
         keep = int(node.params["keep_dims"])
-        found = e.node(onnx_op, [x], axis=e.axis(node.params["axis"]), keepdims=keep)
+        indices = e.node(onnx_op, [x], axis=e.axis(node.params["axis"]), keepdims=keep)
         if not keep and node.input().rank == 1:
-            found = e.node("Reshape", [found, e.ints([1])])
-        put_integers(node, e, 0, found)
+            indices = e.node("Reshape", [indices, e.ints([1])])
+        put_integers(node, e, 0, indices)
 
     return OpDef(
         name=name,

@@ -14,16 +14,16 @@ _TYPES = rows("T i32 > T : f16 f32 u16 s16 u8 s8 n8 b n32 i32 i64", "s8 i32 > u8
 
 def _reshape_infer(node: Node) -> Shapes:
     out = node.outputs[0]
-    given, wanted = node.input().elements, out.elements
-    if given == wanted:
+    elements, wanted = node.input().elements, out.elements
+    if elements == wanted:
         return (out.shape,)
     if node.input().is_dynamic and sum(out.dynamic) == 1:
         # One dimension may vary: solve for it.
         axis = out.dynamic.index(True)
         rest = math.prod(size for index, size in enumerate(out.shape) if index != axis)
-        if given % rest == 0:
-            return ((*out.shape[:axis], given // rest, *out.shape[axis + 1 :]),)
-    return refuse(node, f"{list(node.shape())} has {given} elements, {list(out.shape)} has {wanted}")
+        if elements % rest == 0:
+            return ((*out.shape[:axis], elements // rest, *out.shape[axis + 1 :]),)
+    return refuse(node, f"{list(node.shape())} has {elements} elements, {list(out.shape)} has {wanted}")
 
 
 def _reference(node: Node, arrays: Arrays) -> Results:

@@ -25,8 +25,8 @@ def _infer(node: Node) -> Shapes:
 
 def _samples(node: Node, extent: float, bins: int, axis: str) -> int:
     """Samples per bin: as given, or about one per pixel."""
-    given = int(node.params[f"num_samples_{axis}"])
-    return given if given > 0 else max(math.ceil(extent / bins), 1)
+    chosen = int(node.params[f"num_samples_{axis}"])
+    return chosen if chosen > 0 else max(math.ceil(extent / bins), 1)
 
 
 def _weights(node: Node, begin: float, end: float, size: int, bins: int, axis: str) -> Array:
@@ -71,7 +71,7 @@ def _lower(node: Node, e: Emitter) -> None:
     numbers = e.node("Cast", [e.stored(2)], to="int64")
     # It knows one number of samples, too: finer bins of one sample each, averaged, are the same.
     split = down != across and down > 0
-    found = e.node(
+    bins = e.node(
         "RoiAlign",
         [e.permuted(0, (0, 3, 1, 2)), regions, numbers],
         coordinate_transformation_mode="half_pixel" if node.params["aligned"] else "output_half_pixel",
@@ -80,8 +80,8 @@ def _lower(node: Node, e: Emitter) -> None:
         sampling_ratio=1 if split else max(down, 0),
     )
     if split:
-        found = e.node("AveragePool", [found], kernel_shape=[down, across], strides=[down, across])
-    e.put(0, e.node("Transpose", [found], perm=[0, 2, 3, 1]))
+        bins = e.node("AveragePool", [bins], kernel_shape=[down, across], strides=[down, across])
+    e.put(0, e.node("Transpose", [bins], perm=[0, 2, 3, 1]))
 
 
 def _work(node: Node) -> Work:

@@ -82,11 +82,11 @@ def _create_lower(node: Node, e: Emitter) -> None:
     sizes = np.array(out[:depth], np.int64)
     strides = np.array([math.prod(out[axis + 1 : depth]) for axis in range(depth)], np.int64)
     indices = e.node("Cast", [e.stored(0)], to="int64")
-    held = e.node("Clip", [indices, e.ints(0), e.ints(sizes.max() - 1)])
-    held = e.node("Min", [held, e.const(sizes - 1)])
-    moved = e.node("Cast", [e.node("Not", [e.node("Equal", [held, indices])])], to="int64")
+    nearest = e.node("Clip", [indices, e.ints(0), e.ints(sizes.max() - 1)])
+    nearest = e.node("Min", [nearest, e.const(sizes - 1)])
+    moved = e.node("Cast", [e.node("Not", [e.node("Equal", [nearest, indices])])], to="int64")
     outside = e.node("ReduceMax", [moved, e.ints([1])], keepdims=0)
-    flat = e.node("ReduceSum", [e.node("Mul", [held, e.const(strides)]), e.ints([1])], keepdims=0)
+    flat = e.node("ReduceSum", [e.node("Mul", [nearest, e.const(strides)]), e.ints([1])], keepdims=0)
     # One place more takes the rows that belong nowhere.
     place = e.node("Where", [e.node("Cast", [outside], to="bool"), e.ints(size), flat])
     empty = e.const(np.zeros((size + 1, *out[depth:]), np.float32))
@@ -155,8 +155,8 @@ def _values_lower(node: Node, e: Emitter) -> None:
 
 
 def _nonzero_reference(node: Node, arrays: Arrays) -> Results:
-    found = _coordinates(_first_places(arrays[0] != 0, arrays[0].size), node.shape())
-    return (found.astype(np.int64),)
+    places = _coordinates(_first_places(arrays[0] != 0, arrays[0].size), node.shape())
+    return (places.astype(np.int64),)
 
 
 def _nonzero_lower(node: Node, e: Emitter) -> None:

@@ -35,8 +35,8 @@ def _reference(node: Node, arrays: Arrays) -> Results:
     frames = np.lib.stride_tricks.sliding_window_view(signal, length, axis=1)[:, ::step]
     if node.has(1):
         frames = frames * arrays[1]
-    found = np.fft.fft(frames, axis=-1)[..., : node.outputs[0].shape[2]]
-    return (np.stack((found.real, found.imag), axis=-1),)
+    spectra = np.fft.fft(frames, axis=-1)[..., : node.outputs[0].shape[2]]
+    return (np.stack((spectra.real, spectra.imag), axis=-1),)
 
 
 def _lower(node: Node, e: Emitter) -> None:
@@ -49,9 +49,9 @@ def _lower(node: Node, e: Emitter) -> None:
         kernel = e.node("Mul", [kernel, e.value(1)])
     batch, samples = node.shape()[:2]
     signal = e.node("Reshape", [e.value(0), e.ints([batch, 1, samples])])
-    found = e.node("Conv", [signal, kernel], strides=[step])
+    spectra = e.node("Conv", [signal, kernel], strides=[step])
     frames = node.outputs[0].shape[1]
-    apart = e.node("Reshape", [found, e.ints([batch, bins, 2, frames])])
+    apart = e.node("Reshape", [spectra, e.ints([batch, bins, 2, frames])])
     e.put(0, e.node("Transpose", [apart], perm=[0, 3, 1, 2]))
 
 

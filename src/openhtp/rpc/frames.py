@@ -25,7 +25,7 @@ PROFILE = 5
 
 FLAG_DIMS = 1
 FLAG_ANSWER = 2
-# Whoever sent the execution waits for its end.
+# The sender of the execution waits for its end.
 FLAG_WAITED = 4
 
 # the fields of ExecuteHead, in order

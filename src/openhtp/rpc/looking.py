@@ -1,8 +1,8 @@
 """Looking for something again and again instead of sleeping until it comes: quick, as long as there are cores.
 
-Who looks while others wait for the core is worse off than who sleeps: it uses up its share, and is set aside when
-what it looks for comes. So who finds that the core was taken away between two looks sleeps, and looks no longer
-than one does unasked for a while.
+A thread that looks while others wait for the core is worse off than one that sleeps: it uses up its share, and is
+set aside when the thing it looks for comes. So a thread that finds that the core was taken away between two looks
+sleeps. For a while it then looks no longer than threads do where nobody votes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAKEN_NS = 200_000
 # last rest.
 _FIRST_REST_NS = 50_000_000
 _LONGEST_REST_NS = 2_000_000_000
-# From here on, others are offered the core between two looks: one of them may be who we wait for.
+# From here on, others are offered the core between two looks: we may be waiting for one of them.
 _POLITE_AFTER_NS = 100_000
 
 

@@ -1,8 +1,8 @@
 """Control messages: everything but executions. One request, one reply, on a socket of its own.
 
 Requests carry numbers and replies repeat them. Descriptors travel beside a message; the comment of each message
-says which. A request that has a number but else makes no sense is answered with an error; what has not even that
-is a ProtocolError, which ends the connection of whoever sent it and nothing else.
+says which. A request that has a number but otherwise makes no sense is answered with an error. One without a
+number is a ProtocolError, which ends its sender's connection and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROTOCOL_VERSION = 9
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
     """What any request has."""
 
-    # Chosen by the client; 0 for who asks one thing at a time and takes answers in turn.
+    # Chosen by the client; 0 if it asks one thing at a time and takes answers in turn.
     number: int = 0
 
 
@@ -56,8 +56,8 @@ class AddDuct(Request):
 class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Contexts that share a spill-fill buffer: ``first`` is the one that began the group, None to begin one.
 
-    Those of one ``list`` are together without any of them being the first, and their buffer grows with who needs
-    it. ``concurrent``: they may run at the same time, if they have one priority.
+    Those of one ``list`` are together without any of them being the first, and their buffer grows with the largest
+    need. ``concurrent``: they may run at the same time, if they have one priority.
     """
 
     first: int | None = None

@@ -102,8 +102,8 @@ def connect(name: str) -> socket.socket | None:
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        # Whoever does not accept keeps us waiting once its backlog is full. Not by settimeout, with which a local
-        # socket would not wait at all.
+        # A device that does not accept keeps us waiting once its backlog is full. Not by settimeout: with it,
+        # a local socket would not wait at all.
         _limit_waiting(sock, PATIENCE_S)
         with address(path) as where:
             sock.connect(where)
@@ -197,7 +197,7 @@ class Door:
         return newcomer
 
     def close(self) -> None:
-        """Close the door whoever may be waiting outside; they will find the device gone."""
+        """Close the door even if clients wait outside; they will find the device gone."""
         with locked():
             self._clear_away()
 

@@ -82,7 +82,7 @@ class SharedBuffer:
 
     @classmethod
     def sized(cls, nbytes: int) -> SharedBuffer:
-        """A buffer of which nothing is taken yet, to be shown to whoever grants memory; ``take`` then takes it."""
+        """A buffer of which nothing is taken yet, to be shown to the device first; ``take`` then takes it."""
         if nbytes <= 0:
             raise InvalidArgument(f"shared memory of {nbytes} bytes; expected at least 1")
         memory = _memory_file("openhtp", nbytes)
@@ -118,8 +118,8 @@ class SharedBuffer:
     def attach(cls, fd: int, nbytes: int = 0, *, may_shrink: bool = False) -> SharedBuffer:
         """Map a descriptor that another process sent, or its first ``nbytes``; takes ownership of it.
 
-        Raises InvalidArgument unless it is memory of a sealed size. With ``may_shrink`` any memory will do: who
-        cuts it short ends the process that maps it.
+        Raises InvalidArgument unless it is memory of a sealed size. With ``may_shrink`` any memory will do:
+        cutting it short ends the process that maps it.
         """
         own = Descriptor(int, fd)
         size = _lasting_size(fd) or (may_shrink and _memory_size(fd))
@@ -168,8 +168,8 @@ class SharedBuffer:
     @property
     def identity(self) -> tuple[int, int]:
         """Equal for descriptors of the same memory."""
-        found = os.fstat(self.fd)
-        return found.st_dev, found.st_ino
+        about = os.fstat(self.fd)
+        return about.st_dev, about.st_ino
 
     @property
     def view(self) -> memoryview:
@@ -252,7 +252,7 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
     """Memory that holds these pieces, by their places, and zeros; nobody can write it any more.
 
     Only the pieces take room. Now and then the kernel is at the pages itself (it moves or reclaims them) and
-    cannot promise that: the memory stays as it is then, and whoever gets it reads it as it reads files.
+    cannot promise that: the memory stays as it is then, and its receiver reads it as it reads files.
     """
     memory = _memory_file("openhtp-binary", nbytes)
     try:
@@ -286,7 +286,7 @@ def _fix(fd: int) -> None:
 
 
 def is_unchangeable(fd: int) -> bool:
-    """Whether a descriptor is of memory whose bytes can never change again, whoever else has it."""
+    """Whether a descriptor is of memory whose bytes nobody can ever change again."""
     try:
         return fcntl.fcntl(fd, _F_GET_SEALS) & _FIXED == _FIXED
     except OSError:  # a file, which has no seals

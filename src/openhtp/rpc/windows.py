@@ -51,7 +51,7 @@ def open_window() -> Window | None:
         path = rendezvous.directory() / f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # Found by others only once somebody listens there: who meets a deaf socket clears it away.
+            # Others find it only once somebody listens there: they clear deaf sockets away.
             early = path.with_suffix(".new")
             with rendezvous.address(early) as where:
                 listener.bind(where)

@@ -135,8 +135,8 @@ class Arbiter:
             ahead = sum(other.client.is_graph for other in (*self.holders, *blocked))
             if ahead >= PARALLEL_WINDOW:
                 return None
-        taken = [*_shares(self.holders), *claims]
-        share = place(taken, demand, self._device)
+        shares = [*_shares(self.holders), *claims]
+        share = place(shares, demand, self._device)
         if share is None:
             return None
         for other in blocked:

@@ -106,7 +106,7 @@ class Scheduler:
     def goes_on(self, number: int, token: int, steps: int) -> bool:
         """Whether the end of so many steps since ``token`` would be answered with the start of the next alone.
 
-        While that is so, whoever computes them may go on and tell of all of them together.
+        While that is so, the runner may go on and report all of them together.
         """
         job = self.jobs.get(number)
         return (

@@ -101,7 +101,7 @@ def close_context(core: DeviceCore, context: DeviceContext) -> None:
     """With all that is in it and all that was to come."""
     session = context.session
     core.stage(session, busy=True)
-    held = session.ledger.weights
+    before = session.ledger.weights
     for task in session.tasks:
         if task.owner is context:
             task.cancel()
@@ -118,7 +118,7 @@ def close_context(core: DeviceCore, context: DeviceContext) -> None:
         used = [other.group for other in session.contexts.values()]
         session.groups = {key: group for key, group in session.groups.items() if group in used}
     core.stage(session)
-    core.give_back(context, held - session.ledger.weights)
+    core.give_back(context, before - session.ledger.weights)
 
 
 @handles(ms.SetContextPriority)

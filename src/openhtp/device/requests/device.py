@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def description(core: DeviceCore) -> dict[str, object]:
-    """The device with all its sessions, and who runs or waits."""
+    """The device with all its sessions, and the clients that run or wait."""
     clients = [
         {
             "client": number,
@@ -38,7 +38,7 @@ def description(core: DeviceCore) -> dict[str, object]:
 
 @handles(ms.Inspect)
 def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
-    """All sessions, whoever asks."""
+    """All sessions, for any client."""
     library = {} if asked.core.library is None else asked.core.library.describe()
     return ms.Reply(info=description(asked.core) | library)
 
@@ -58,7 +58,7 @@ def read_trace(asked: Asked, request: ms.ReadTrace) -> SharedBuffer:
 
 @handles(ms.Inject)
 def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
-    """Stand still or go on, or let the next execution of a graph fail after a step, for whoever asked for it."""
+    """Stand still or go on, or let the next execution of a graph fail after a step."""
     session, loop, reach = asked.session, asked.core.loop, asked.core.faults
     if reach is FaultReach.NOBODY:
         raise UnsupportedFeature(

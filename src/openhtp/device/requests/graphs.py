@@ -173,7 +173,7 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms
 
 @handles(ms.FreeGraphs)
 def free(asked: Asked, request: ms.FreeGraphs) -> ms.Reply:
-    """Graphs that nobody wants, because whoever had them loaded was interrupted."""
+    """Graphs that nobody wants, because the call that had them loaded was interrupted."""
     session = asked.session
     context = find(session.contexts, request.context, "context")
     for graph in [find(context.graphs, number, "graph") for number in dict.fromkeys(request.graphs)]:

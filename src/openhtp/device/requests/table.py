@@ -25,7 +25,7 @@ _R = TypeVar("_R", bound=ms.Request)
 
 
 class Sender(enum.Enum):
-    """Who may send a request: whoever has not said hello yet, one who has, or one who has over a connection."""
+    """A request may come from a stranger, a client that said hello, or one that did so over a connection."""
 
     STRANGER = "stranger"
     SESSION = "session"
@@ -56,7 +56,7 @@ class Asked:
 
     @property
     def session(self) -> Session:
-        """Who asks."""
+        """The client that asks."""
         assert self.given_session is not None
         return self.given_session
 

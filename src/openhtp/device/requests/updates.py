@@ -52,8 +52,8 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
 
     def work(task: Task[Arrays]) -> Arrays:
         view = buffer.view[: request.nbytes]
-        found = read_section(view, graph.name, graph.updateables, validate=request.validate)
-        return {name: np.array(array) for name, array in found.data.items()}
+        section = read_section(view, graph.name, graph.updateables, validate=request.validate)
+        return {name: np.array(array) for name, array in section.data.items()}
 
     def finish(arrays: Arrays) -> ms.Reply:
         buffer.close()
@@ -124,8 +124,8 @@ def _check_same(graph: UpdateableGraph, packed: PackedGraph) -> None:
     """Raise InvalidArgument unless the program looks as the graph does, from outside."""
     info = packed.info()
     known = [(spec.name, spec.shape, spec.dtype) for spec in (*graph.ports, *graph.updateables)]
-    given = [(spec.name, spec.shape, spec.dtype) for spec in (*info.inputs, *info.outputs, *info.updateables)]
-    if packed.name != graph.name or known != given or info.static_bytes != graph.static_bytes:
+    described = [(spec.name, spec.shape, spec.dtype) for spec in (*info.inputs, *info.outputs, *info.updateables)]
+    if packed.name != graph.name or known != described or info.static_bytes != graph.static_bytes:
         raise InvalidArgument(
             f"the program of graph {packed.name!r} has other tensors or other data than graph {graph.name!r}"
         )
