@@ -268,3 +268,11 @@ def test_samples_are_given_for_both_axes_or_neither() -> None:
             img_size_ratio=[1.0, 1.0],
             num_samples_y=2,
         )
+
+
+@pytest.mark.parametrize("op", ["Conv2d", "PoolMax2d"])
+def test_padding_without_a_partner_is_refused(op: str) -> None:
+    image, filters = Given(np.zeros((1, 4, 4, 2))), Given(np.zeros((1, 1, 2, 2)), static=True)
+    inputs, params = ([image, filters], {}) if op == "Conv2d" else ([image], {"filter_size": [1, 1]})
+    with pytest.raises(InvalidArgument, match="pad_amount 2 x 2"):
+        check(op, inputs, [((1, 4, 4, 2), "f32")], stride=[1, 1], pad_amount=[[0, 0, 0]], **params)

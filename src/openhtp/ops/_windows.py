@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from openhtp.ops._node import Array, Node
 from openhtp.ops._opdef import Param
+from openhtp.ops._shapes import refuse
 from openhtp.ops._tiles import TileAxis
 
 STRIDE = Param("stride", rank=1, mandatory=True)
@@ -23,6 +25,21 @@ class AxisWindow:
     before: int
     after: int
     dilation: int = 1
+
+
+def read_windows(node: Node, kernel: Sequence[int], count: int) -> tuple[AxisWindow, ...]:
+    """One window for each of ``count`` image axes. One-dimensional ops give their numbers as scalars."""
+    strides = node.ints("stride")
+    dilations = node.ints("dilation") if "dilation" in node.params else (1,) * count
+    lengths = (len(kernel), len(strides), len(dilations), len(node.ints("pad_amount")))
+    if lengths != (count, count, count, 2 * count):
+        refuse(node, f"sizes, stride and dilation take {count} numbers each, pad_amount {count} x 2")
+    return tuple(
+        AxisWindow(size, stride, before, after, dilation)
+        for size, stride, (before, after), dilation in zip(
+            kernel, strides, node.pairs("pad_amount"), dilations, strict=True
+        )
+    )
 
 
 def onnx_pads(windows: tuple[AxisWindow, ...]) -> list[int]:

@@ -25,7 +25,7 @@ from openhtp.ops._opdef import (
 )
 from openhtp.ops._shapes import expect_rank, expect_shape, refuse, window_size
 from openhtp.ops._tiles import TileAxis
-from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches
+from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches, read_windows
 
 
 def _dimensions(node: Node) -> int:
@@ -44,17 +44,7 @@ def _groups(node: Node) -> int:
 
 
 def _windows(node: Node) -> tuple[AxisWindow, ...]:
-    """One window per image axis. One-dimensional ops give their numbers as scalars."""
-    count = _dimensions(node)
-    kernel = node.shape(1)[:count]
-    strides, dilations = node.ints("stride"), node.ints("dilation") if "dilation" in node.params else (1,) * count
-    pads = node.pairs("pad_amount")
-    if (len(strides), len(dilations), len(pads)) != (count, count, count):
-        refuse(node, f"stride and dilation take {count} numbers each, pad_amount {count} x 2")
-    return tuple(
-        AxisWindow(size, stride, before, after, dilation)
-        for size, stride, (before, after), dilation in zip(kernel, strides, pads, dilations, strict=True)
-    )
+    return read_windows(node, node.shape(1)[: _dimensions(node)], _dimensions(node))
 
 
 def _window_params(count: int) -> tuple[Param, ...]:

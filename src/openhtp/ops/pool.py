@@ -7,9 +7,9 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, Work, rows
-from openhtp.ops._shapes import expect_rank, refuse, window_size
+from openhtp.ops._shapes import expect_rank, window_size
 from openhtp.ops._tiles import TileAxis
-from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches
+from openhtp.ops._windows import PAD, STRIDE, AxisWindow, batch_and_rows, onnx_pads, patches, read_windows
 
 _COMMON = (
     Param("filter_size", rank=1, mandatory=True),
@@ -20,20 +20,11 @@ _COMMON = (
 
 
 def _dimensions(node: Node) -> int:
-    return 3 if node.op.endswith("3d") else 2
+    return int(node.op[-2])
 
 
 def _windows(node: Node) -> tuple[AxisWindow, ...]:
-    count = _dimensions(node)
-    lengths = (len(node.ints("filter_size")), len(node.ints("stride")), len(node.ints("pad_amount")) // 2)
-    if lengths != (count, count, count):
-        refuse(node, f"filter_size and stride take {count} numbers each, pad_amount {count} x 2")
-    return tuple(
-        AxisWindow(kernel, stride, before, after)
-        for kernel, stride, (before, after) in zip(
-            node.ints("filter_size"), node.ints("stride"), node.pairs("pad_amount"), strict=True
-        )
-    )
+    return read_windows(node, node.ints("filter_size"), _dimensions(node))
 
 
 def _infer(node: Node) -> Shapes:
