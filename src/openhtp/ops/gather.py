@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes, move
-from openhtp.ops._opdef import OnnxRule, OpDef, Param, Port, Sample, rows
+from openhtp.ops._opdef import TWO_INPUTS, Infer, Lower, OnnxRule, OpDef, Param, Reference, Sample, rows
 from openhtp.ops._shapes import axis_in_range, refuse
-
-_TYPES = rows("T n32|i32 > T : f16 f32 u16 s16 u8 s8 n32 i32 b")
 
 
 def signed_indices(node: Node, e: Emitter, index: int) -> str:
@@ -77,53 +77,52 @@ def _nd_lower(node: Node, e: Emitter) -> None:
     move(e, lambda x: e.node("GatherND", [x, indices], batch_dims=node.params["batch_dims"]))
 
 
-_PORTS = (Port("in[0]"), Port("in[1]"))
-
-OPS = (
-    OpDef(
-        name="Gather",
-        summary="slices of in[0] along axis, picked by in[1]",
-        inputs=_PORTS,
-        types=_TYPES,
-        infer=_gather_infer,
-        reference=_gather_reference,
-        lower=_gather_lower,
+def _gathering(name: str, summary: str, infer: Infer, reference: Reference, lower: Lower, **facts: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        summary=summary,
+        inputs=TWO_INPUTS,
+        types=rows("T n32|i32 > T : f16 f32 u16 s16 u8 s8 n32 i32 b"),
+        infer=infer,
+        reference=reference,
+        lower=lower,
         kind="gather",
-        params=(Param("axis", DType.INT_32, mandatory=True),),
         values_kept=True,
         moves_only=True,
+        **facts,
+    )
+
+
+OPS = (
+    _gathering(
+        "Gather",
+        "slices of in[0] along axis, picked by in[1]",
+        _gather_infer,
+        _gather_reference,
+        _gather_lower,
+        params=(Param("axis", DType.INT_32, mandatory=True),),
         onnx=(OnnxRule("Gather", attrs={"axis": "axis"}),),
         samples=(
             Sample(((5, 6, 3), (4,)), {"axis": 1}, ranges={1: (0, 5)}),
             Sample(((7, 4), (2, 3)), {"axis": 0}, ranges={1: (0, 6)}, static=(1,)),
         ),
     ),
-    OpDef(
-        name="GatherElements",
-        summary="one element of in[0] for each of in[1], which replaces its place on axis",
-        inputs=_PORTS,
-        types=_TYPES,
-        infer=_elements_infer,
-        reference=_elements_reference,
-        lower=_elements_lower,
-        kind="gather",
+    _gathering(
+        "GatherElements",
+        "one element of in[0] for each of in[1], which replaces its place on axis",
+        _elements_infer,
+        _elements_reference,
+        _elements_lower,
         params=(Param("axis", default=0),),
-        values_kept=True,
-        moves_only=True,
         samples=(Sample(((5, 6, 3), (5, 2, 3)), {"axis": 1}, ranges={1: (0, 5)}),),
     ),
-    OpDef(
-        name="GatherNd",
-        summary="slices of in[0] at the places that the last axis of in[1] spells out",
-        inputs=_PORTS,
-        types=_TYPES,
-        infer=_nd_infer,
-        reference=_nd_reference,
-        lower=_nd_lower,
-        kind="gather",
+    _gathering(
+        "GatherNd",
+        "slices of in[0] at the places that the last axis of in[1] spells out",
+        _nd_infer,
+        _nd_reference,
+        _nd_lower,
         params=(Param("batch_dims", default=0),),
-        values_kept=True,
-        moves_only=True,
         samples=(
             Sample(((4, 4, 3), (5, 2)), ranges={1: (0, 3)}),
             Sample(((2, 4, 3), (2, 5, 1)), {"batch_dims": 1}, ranges={1: (0, 3)}),

@@ -14,22 +14,19 @@ from openhtp.ops._shapes import axis_in_range, expect_shape, refuse
 _REDUCTIONS = {"NONE": 0, "ADD": 1, "MUL": 2}
 _ELEMENT_REDUCTIONS = _REDUCTIONS | {"MAX": 3}
 _ONNX = {0: "none", 1: "add", 2: "mul", 3: "max"}
+_COMBINED_BY = {1: np.add, 2: np.multiply, 3: np.maximum}
 
 
 def _combined(node: Node, data: Array, places: Sequence[Array], updates: Array) -> Array:
     out = data.copy()
-    if node.params["reduction"] == _REDUCTIONS["ADD"]:
-        np.add.at(out, tuple(places), updates)
-    elif node.params["reduction"] == _REDUCTIONS["MUL"]:
-        np.multiply.at(out, tuple(places), updates)
-    elif node.params["reduction"] == _ELEMENT_REDUCTIONS["MAX"]:
-        np.maximum.at(out, tuple(places), updates)
-    else:
+    combine = _COMBINED_BY.get(node.params["reduction"])
+    if combine is None:
         out[tuple(places)] = updates
+    else:
+        combine.at(out, tuple(places), updates)
     return out
 
 
-_REDUCTION = Param("reduction", default=0, choices=_REDUCTIONS)
 # The last of the reductions that an HTP has for elements of a type.
 _MOST_REDUCTION = {DType.UFIXED_POINT_8: 3, DType.INT_32: 3, DType.UFIXED_POINT_16: 2}
 
@@ -117,7 +114,7 @@ OPS = (
         reference=_nd_reference,
         lower=lambda node, e: _lower_as("ScatterND", node, e),
         kind="gather",
-        params=(_REDUCTION,),
+        params=(Param("reduction", default=0, choices=_REDUCTIONS),),
         constraints=(
             Constraint(
                 "flags are replaced, not combined",
