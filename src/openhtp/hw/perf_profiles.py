@@ -14,7 +14,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.clocks import Clocks, StandingVote, clocks_for
-from openhtp.hw.power import Corners, DcvsVote, PowerMode, VoltageCorner
+from openhtp.hw.power import DcvsVote, PowerMode, VoltageCorner
 
 # How long the profiles that sustain their votes do so after the last inference. It is for the client to choose,
 # longer than what usually lies between two inferences; open clients of the API chose this one.
@@ -68,11 +68,6 @@ class PerfProfile:
         return clocks_for([self.busy])
 
 
-def _vote(corner: VoltageCorner, sleep_latency_us: int) -> DcvsVote:
-    """A vote for one corner and no other."""
-    return DcvsVote(dcvs_enable=False, sleep_latency_us=sleep_latency_us, bus=_all(corner), core=_all(corner))
-
-
 def _lowered(low: VoltageCorner, target: VoltageCorner, sleep_latency_us: int) -> DcvsVote:
     """What takes a vote's place: DCVS may go below the target."""
     corners = (low, target, target)
@@ -83,10 +78,6 @@ def _lowered(low: VoltageCorner, target: VoltageCorner, sleep_latency_us: int) -
         bus=corners,
         core=corners,
     )
-
-
-def _all(corner: VoltageCorner) -> Corners:
-    return corner, corner, corner
 
 
 RELAXED = _lowered(VoltageCorner.SVS2, VoltageCorner.SVS, 2000)
@@ -101,11 +92,13 @@ def _profile(
     name: str, clocks: str, corner: VoltageCorner, idle: Idle = Idle.RELAXED, *, sustained: bool = False
 ) -> PerfProfile:
     """A profile that votes for one corner; ``clocks`` says what that is. From turbo on, callers poll."""
+    corners = (corner, corner, corner)
+    latency_us = _SLEEP_LATENCY_US.get(corner, 1000)
     rest = "held between inferences by a timer" if sustained else f"{idle.value} between inferences"
     return PerfProfile(
         name=name,
         about=f"{clocks}, {rest}.",
-        dcvs=_vote(corner, _SLEEP_LATENCY_US.get(corner, 1000)),
+        dcvs=DcvsVote(dcvs_enable=False, sleep_latency_us=latency_us, bus=corners, core=corners),
         polling=corner >= VoltageCorner.TURBO,
         idle=idle,
         sustain_us=SUSTAIN_US if sustained else 0,

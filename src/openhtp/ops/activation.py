@@ -32,10 +32,6 @@ def _elu_reference(node: Node, arrays: Arrays) -> Results:
     return (np.where(x > 0, x, node.params["alpha"] * np.expm1(np.minimum(x, 0.0))),)
 
 
-def _elu_lower(node: Node, e: Emitter) -> None:
-    e.put(0, e.node("Elu", [e.value(0)], alpha=node.params["alpha"]))
-
-
 _SMOOTH = {
     "SIGMOID": unary(
         "Sigmoid",
@@ -79,7 +75,7 @@ _SMOOTH = {
         "out = in[0] above 0, alpha * (exp(in[0]) - 1) below",
         _FLOAT_AND_FIXED,
         _elu_reference,
-        _elu_lower,
+        lambda node, e: e.put(0, e.node("Elu", [e.value(0)], alpha=node.params["alpha"])),
         work=vector_work(8),
         kind="unary",
         params=(Param("alpha", DType.FLOAT_32, default=1.0),),

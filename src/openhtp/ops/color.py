@@ -30,17 +30,13 @@ def _argb_infer(node: Node) -> Shapes:
     return ((*shape[:-1], 3),)
 
 
-def _argb_first(node: Node) -> int:
-    """Where the colours begin: behind the opacity, or before it."""
-    return 0 if node.params["input_order"] else 1
-
-
 def _argb_reference(node: Node, arrays: Arrays) -> Results:
     return (arrays[0][..., 0:3] if node.params["input_order"] else arrays[0][..., 1:4],)
 
 
 def _argb_lower(node: Node, e: Emitter) -> None:
-    first = _argb_first(node)
+    # The colours begin behind the opacity, or before it.
+    first = 0 if node.params["input_order"] else 1
     places = [e.ints([number]) for number in (first, first + 3, 3)]
     move(e, lambda x: e.node("Slice", [x, *places]))
 

@@ -16,10 +16,6 @@ _TYPES = rows("T > T : f16 f32 u16 u8 s8")
 _WITH_INT = rows("T > T : f16 f32 u16 s16 u8 s8 i32")
 
 
-def _rsqrt(e: Emitter, x: str) -> str:
-    return e.node("Reciprocal", [e.node("Sqrt", [x])])
-
-
 def _not_lower(node: Node, e: Emitter) -> None:
     if node.input().dtype is DType.BOOL_8:
         e.put_stored(0, e.node("Not", [e.value(0)]))
@@ -94,7 +90,7 @@ _MEMBERS = {
         "ElementWiseRsqrt",
         "out = 1 / sqrt(in[0])",
         lambda x: np.asarray(x**-0.5),
-        _rsqrt,
+        lambda e, x: e.node("Reciprocal", [e.node("Sqrt", [x])]),
         _TYPES,
         cost=8,
         low=0.5,

@@ -27,10 +27,6 @@ def _gather_infer(node: Node) -> Shapes:
     return ((*shape[:axis], *node.shape(1), *shape[axis + 1 :]),)
 
 
-def _gather_reference(node: Node, arrays: Arrays) -> Results:
-    return (np.take(arrays[0], arrays[1].astype(np.int64), axis=_axis(node)),)
-
-
 def _gather_lower(node: Node, e: Emitter) -> None:
     indices = signed_indices(node, e, 1)
     move(e, lambda x: e.node("Gather", [x, indices], axis=_axis(node)))
@@ -98,7 +94,7 @@ OPS = (
         "Gather",
         "slices of in[0] along axis, picked by in[1]",
         _gather_infer,
-        _gather_reference,
+        lambda node, arrays: (np.take(arrays[0], arrays[1].astype(np.int64), axis=_axis(node)),),
         _gather_lower,
         params=(Param("axis", DType.INT_32, mandatory=True),),
         onnx=(OnnxRule("Gather", attrs={"axis": "axis"}),),

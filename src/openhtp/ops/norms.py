@@ -136,10 +136,6 @@ def _are_last(node: Node) -> bool:
     return axes == tuple(range(rank - len(axes), rank))
 
 
-def _rms_reference(node: Node, arrays: Arrays) -> Results:
-    return (_scaled(node, arrays, _to_unit_power(node, arrays[0], _axes(node))),)
-
-
 def _rms_lower(node: Node, e: Emitter) -> None:
     _put_scaled(node, e, _emit_to_unit_power(node, e, e.value(0), e.ints(_axes(node))))
 
@@ -265,7 +261,7 @@ OPS = (
         inputs=_SCALED,
         types=_TYPES,
         infer=_per_axes,
-        reference=_rms_reference,
+        reference=lambda node, arrays: (_scaled(node, arrays, _to_unit_power(node, arrays[0], _axes(node))),),
         lower=_rms_lower,
         work=vector_work(6),
         kind="norm",

@@ -6,7 +6,7 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind
-from openhtp.ops._node import Array, Arrays, Emitter, Node, Results, Shapes
+from openhtp.ops._node import Array, Emitter, Node, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import refuse
 
@@ -31,10 +31,6 @@ def _seed(node: Node) -> int | None:
     return None if seed is None else int(seed.astype(np.float32).view(np.uint32).ravel()[0])
 
 
-def _reference(node: Node, arrays: Arrays) -> Results:
-    return (_numbers(node, _seed(node) or 0),)
-
-
 def _lower(node: Node, e: Emitter) -> None:
     low, high = (float(node.params[name]) for name in ("low", "high"))
     seed = _seed(node)
@@ -53,7 +49,7 @@ OPS = (
         inputs=(Port("in[0]"), Port("in[1]", optional=True)),
         types=rows("n32 f32 > u8"),
         infer=_infer,
-        reference=_reference,
+        reference=lambda node, arrays: (_numbers(node, _seed(node) or 0),),
         lower=_lower,
         work=vector_work(4),
         params=(Param("low", DType.FLOAT_32, default=0.0), Param("high", DType.FLOAT_32, default=1.0)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
+from openhtp.ops._node import Emitter, Node, Shapes, move
 from openhtp.ops._opdef import Infer, OpDef, Param, Port, Sample, rows, vector_work
 from openhtp.ops._shapes import axes_in_range, refuse
 
@@ -24,10 +24,6 @@ def _reshape_infer(node: Node) -> Shapes:
         if elements % rest == 0:
             return ((*out.shape[:axis], elements // rest, *out.shape[axis + 1 :]),)
     return refuse(node, f"{list(node.shape())} has {elements} elements, {list(out.shape)} has {wanted}")
-
-
-def _reference(node: Node, arrays: Arrays) -> Results:
-    return (arrays[0].reshape(node.outputs[0].shape),)
 
 
 def _lower(node: Node, e: Emitter) -> None:
@@ -68,7 +64,7 @@ def _renaming(name: str, summary: str, infer: Infer, params: tuple[Param, ...], 
         inputs=(Port("in[0]"), Port("in[1]", optional=True)) if takes_shape else (Port("in[0]"),),
         types=_TYPES,
         infer=infer,
-        reference=_reference,
+        reference=lambda node, arrays: (arrays[0].reshape(node.outputs[0].shape),),
         lower=_lower,
         work=vector_work(0),
         kind="reshape",

@@ -55,10 +55,6 @@ def _lower(node: Node, e: Emitter) -> None:
     e.put(0, e.node("Transpose", [apart], perm=[0, 3, 1, 2]))
 
 
-def _work(node: Node) -> Work:
-    return Work.on(node, macs=node.outputs[0].elements * _length(node))
-
-
 OPS = (
     OpDef(
         name="Stft",
@@ -68,7 +64,7 @@ OPS = (
         infer=_infer,
         reference=_reference,
         lower=_lower,
-        work=_work,
+        work=lambda node: Work.on(node, macs=node.outputs[0].elements * _length(node)),
         params=(
             Param("frame_step", DType.UINT_32, mandatory=True),
             Param("frame_length", DType.UINT_32, default=0),

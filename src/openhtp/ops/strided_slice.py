@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
+from openhtp.ops._node import Arrays, Emitter, Node, Results, move
 from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
@@ -68,10 +68,6 @@ def _one_cut(node: Node, row: int, bounds: tuple[int, int, int], size: int) -> C
     return Cut(taken.start, taken.stop, step, len(taken), False)
 
 
-def _infer(node: Node) -> Shapes:
-    return (_cuts(node)[1],)
-
-
 def _reference(node: Node, arrays: Arrays) -> Results:
     cuts, shape = _cuts(node)
     out = arrays[0]
@@ -110,7 +106,7 @@ OPS = (
         name="StridedSlice",
         summary="elements begin:end:stride of in[0] on each axis",
         types=rows("T > T : f16 f32 u16 s16 u8 s8 n32 i32 i64 b"),
-        infer=_infer,
+        infer=lambda node: (_cuts(node)[1],),
         reference=_reference,
         lower=_lower,
         kind="move",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
+from openhtp.ops._node import Layout, Node, Shapes
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
@@ -16,22 +16,14 @@ def _infer(node: Node) -> Shapes:
     return (tuple(size * times for size, times in zip(node.shape(), multiples, strict=True)),)
 
 
-def _reference(node: Node, arrays: Arrays) -> Results:
-    return (np.tile(arrays[0], node.ints("multiples")),)
-
-
-def _lower(node: Node, e: Emitter) -> None:
-    e.put(0, e.node("Tile", [e.value(0), e.ints(e.vector(node.ints("multiples")))]))
-
-
 OPS = (
     OpDef(
         name="Tile",
         summary="in[0] repeated multiples times along each axis",
         types=rows("T > T : f16 f32 u16 u8 s8 i32"),
         infer=_infer,
-        reference=_reference,
-        lower=_lower,
+        reference=lambda node, arrays: (np.tile(arrays[0], node.ints("multiples")),),
+        lower=lambda node, e: e.put(0, e.node("Tile", [e.value(0), e.ints(e.vector(node.ints("multiples")))])),
         kind="move",
         params=(Param("multiples", rank=1, mandatory=True),),
         constraints=(Constraint("multiples are at least 1", lambda node: min(node.ints("multiples")) >= 1),),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
+from openhtp.ops._node import Emitter, Layout, Node, Shapes
 from openhtp.ops._opdef import OpDef, Param, Sample, rows
 from openhtp.ops._shapes import refuse
 
@@ -14,15 +14,9 @@ def _infer(node: Node) -> Shapes:
     return (tuple(shape[axis] for axis in perm),)
 
 
-def _reference(node: Node, arrays: Arrays) -> Results:
-    return (arrays[0].transpose(node.ints("perm")),)
-
-
 def _lower(node: Node, e: Emitter) -> None:
-    if e.same_encoding():
-        e.put_stored(0, e.permuted(0, node.ints("perm"), stored=True))
-    else:
-        e.put(0, e.permuted(0, node.ints("perm")))
+    put = e.put_stored if e.same_encoding() else e.put
+    put(0, e.permuted(0, node.ints("perm"), stored=e.same_encoding()))
 
 
 OPS = (
@@ -31,7 +25,7 @@ OPS = (
         summary="out axis i is in[0] axis perm[i]",
         types=rows("T > T : f16 f32 u16 s16 u8 s8 b n32 i32 i64"),
         infer=_infer,
-        reference=_reference,
+        reference=lambda node, arrays: (arrays[0].transpose(node.ints("perm")),),
         lower=_lower,
         kind="transpose",
         params=(Param("perm", rank=1, mandatory=True),),
