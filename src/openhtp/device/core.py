@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from openhtp.core.machine import WORTH_GIVING_BACK, give_back_freed
 from openhtp.device.answers import Answer, timed
+from openhtp.device.clock import Clock
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
 from openhtp.device.jobs import Job
-from openhtp.device.loop import Clock, Loop
+from openhtp.device.loop import Loop
 from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
@@ -32,8 +33,8 @@ from typing import TYPE_CHECKING
 
 from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.units import MIB
+from openhtp.device.clock import WallClock
 from openhtp.device.config import DeviceConfig
-from openhtp.device.loop import WallClock
 from openhtp.device.runner import BesideRunner, InlineRunner, SideBySideRunner
 from openhtp.device.target import EmulatedChip
 from openhtp.hw.catalog import find_soc

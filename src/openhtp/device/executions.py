@@ -14,9 +14,10 @@ from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, QueueF
 from openhtp.core.status import QNN_SUCCESS, Status
 from openhtp.device.answers import unexpected
 from openhtp.device.binding import bind_ports
+from openhtp.device.clock import Clock
 from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.jobs import Job, Reports
-from openhtp.device.loop import Clock, Loop, SchedulerFailed
+from openhtp.device.loop import Loop, SchedulerFailed
 from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.sessions import Session

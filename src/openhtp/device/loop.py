@@ -2,19 +2,19 @@
 
 One thread runs it and, between two looks at the inbox, computes one step, or only hears of the end of one where
 several jobs run side by side. A step's end is where a more urgent job takes over: pre-emption is cooperative, as
-on the chip. Only the clock reads or moves time; everything else is told.
+on the chip.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from openhtp.core.errors import InternalError, QnnError
+from openhtp.device.clock import Clock
 from openhtp.device.runner import Ended, Post, Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
 from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
@@ -27,40 +27,6 @@ POLL_INTERVAL_NS = 100_000
 TIMERS_KEPT = 1024
 
 log = logging.getLogger(__name__)
-
-
-class Clock(Protocol):
-    """A source of integer nanoseconds that never goes back."""
-
-    def now(self) -> int:
-        """The present."""
-
-    def advance_to(self, t: int) -> None:
-        """Called when nothing can happen before ``t``: a virtual clock jumps there, a wall clock does not."""
-
-
-class WallClock:
-    """CLOCK_MONOTONIC, which every process of the machine reads alike."""
-
-    now = staticmethod(time.monotonic_ns)
-
-    def advance_to(self, t: int) -> None:
-        """Real time needs no help."""
-
-
-class VirtualClock:
-    """Time that moves only when told to, so a test of a timeout takes no time."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._now = start
-
-    def now(self) -> int:
-        """The present."""
-        return self._now
-
-    def advance_to(self, t: int) -> None:
-        """Jump ahead; never back."""
-        self._now = max(self._now, t)
 
 
 class Inbox(Protocol):

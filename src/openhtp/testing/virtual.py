@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from openhtp.device.clock import VirtualClock
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore, ledger_of
 from openhtp.device.jobs import Job
-from openhtp.device.loop import VirtualClock
 from openhtp.device.runner import ModelledRunner
 from openhtp.device.target import EmulatedChip
 from openhtp.engine.modelled import ModelledEngine
