@@ -8,9 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 from openhtp.core.machine import WORTH_GIVING_BACK, give_back_freed
+from openhtp.core.units import MIB
 from openhtp.device.answers import Answer, timed
-from openhtp.device.clock import Clock
+from openhtp.device.clock import Clock, WallClock
+from openhtp.device.config import DeviceConfig
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
 from openhtp.device.jobs import Job
@@ -18,27 +21,19 @@ from openhtp.device.loop import Loop
 from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
-from openhtp.device.runner import Runner
+from openhtp.device.runner import BesideRunner, InlineRunner, Runner, SideBySideRunner
 from openhtp.device.sessions import Domains, FaultReach, Session
-from openhtp.device.target import Target
+from openhtp.device.target import EmulatedChip, Target
 from openhtp.device.tasks import Task
+from openhtp.hw.catalog import find_soc
 from openhtp.memory.ledger import Ledger
 from openhtp.rpc import channel, messages as ms
 from openhtp.sched.events import ClientExpelled, ClientRemoved, HoldChanged
+from openhtp.sched.policy import policy_named
 from openhtp.sched.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from openhtp.device.library_target import LibraryTarget
-from typing import TYPE_CHECKING
-
-from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.core.units import MIB
-from openhtp.device.clock import WallClock
-from openhtp.device.config import DeviceConfig
-from openhtp.device.runner import BesideRunner, InlineRunner, SideBySideRunner
-from openhtp.device.target import EmulatedChip
-from openhtp.hw.catalog import find_soc
-from openhtp.sched.policy import policy_named
 
 log = logging.getLogger(__name__)
 
