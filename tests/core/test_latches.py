@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import queue
 import threading
 
@@ -112,16 +113,18 @@ def test_a_latch_can_be_waited_for_after_an_interrupt_at_any_place() -> None:
 
 def test_a_thread_begins_and_ends_whose_start_was_interrupted_at_any_place() -> None:
     """As one of the standard library does not, where that was while it waited for the thread's first sign."""
-    places = places_of(OwnThread(int, name="counted").start)
-    assert places > 10
-    for place in range(1, places + 1):
+    for place in itertools.count(1):
         ran: list[int] = []
         thread = OwnThread(ran.append, place, name="interrupted")
-        assert Interrupting(place, thread.start).happened
+        interrupting = Interrupting(place, thread.start)
         joined = beside(thread.join, name="other")
         joined.result(PATIENCE_S)
         assert not thread.is_alive()
         assert len(ran) == (thread.ident is not None)
+        # How many places there are depends on which thread is faster: at the first that is not reached, all were.
+        if not interrupting.happened:
+            assert place > 5
+            break
 
 
 def test_joining_a_thread_can_be_interrupted_at_any_place() -> None:
