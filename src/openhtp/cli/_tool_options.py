@@ -154,7 +154,7 @@ def split_models(text: str | None, option: str) -> list[str]:
 
 def by_graph(text: str | None, option: str) -> dict[str, list[str]]:
     """Names of tensors by graph: ``graph0:t0,t1;graph1:t0``."""
-    found: dict[str, list[str]] = {}
+    tensors_of: dict[str, list[str]] = {}
     for part in [] if text is None else text.split(";"):
         graph, mark, names = part.strip().partition(":")
         words = [word.strip() for word in names.split(",")]
@@ -162,8 +162,8 @@ def by_graph(text: str | None, option: str) -> dict[str, list[str]]:
             raise InvalidArgument(
                 f"{option} {text!r}: {part!r} is no graph with tensors; expected graph0:t0,t1;graph1:t0"
             )
-        found.setdefault(graph, []).extend(words)
-    return found
+        tensors_of.setdefault(graph, []).extend(words)
+    return tensors_of
 
 
 _FOREIGN = {

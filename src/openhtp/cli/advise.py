@@ -59,9 +59,9 @@ def advise(
         )
 
 
-def _table(title: str, found: list[Finding], total_us: float) -> TextTable:
+def _table(title: str, findings: list[Finding], total_us: float) -> TextTable:
     sheet = TextTable(title, ("what", "gain", "share", "change", "nodes"), ("change", "nodes"))
-    for each in found:
+    for each in findings:
         more = len(each.nodes) - _NODES
         nodes = ", ".join(each.nodes[:_NODES]) + (f" and {more} more" if more > 0 else "")
         gain = f"{each.gain_us:,.1f} us" if each.gain_us else "accuracy"

@@ -107,12 +107,12 @@ def _order_of(given: dict[str, Any]) -> Generation:
 
 
 def _graph_options(given: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if given["vtcm_override"] is not None:
-        found["vtcm_mb"] = given["vtcm_override"] or "max"
+        options["vtcm_mb"] = given["vtcm_override"] or "max"
     if given["hvx_threads_override"] is not None:
-        found["hvx_threads"] = given["hvx_threads_override"]
-    return found
+        options["hvx_threads"] = given["hvx_threads_override"]
+    return options
 
 
 def _context_options(given: dict[str, Any]) -> dict[str, Any]:

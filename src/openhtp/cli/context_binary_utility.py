@@ -43,12 +43,12 @@ def context_binary_utility(
             check_data(binary)
         core, backend = (".".join(map(str, version())) for version in (identity.core_api, identity.htp_api))
         versions = ApiVersions(core=core, backend=backend, build_id=identity.build_id())
-        found = context_binary_json(binary, versions)
+        document = context_binary_json(binary, versions)
         if json_file != STANDARD_OUTPUT:
             _print(binary, checked=check)
         if json_path is not None:
-            write_file(json_path, json.dumps(found, indent=4) + "\n")
-        write_json(json_file, found)
+            write_file(json_path, json.dumps(document, indent=4) + "\n")
+        write_json(json_file, document)
 
 
 def _print(binary: ContextBinary, *, checked: bool) -> None:

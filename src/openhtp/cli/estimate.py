@@ -199,8 +199,8 @@ def _as_json(result: Estimate, profiles: dict[str, Estimate]) -> dict[str, Any]:
         "ddr_written_bytes": result.ddr_written_bytes,
         "bound_us": {bound.value: round(us, 3) for bound, us in result.bounds().items()},
         "perf_profiles": {
-            name: {"total_us": round(found.total_us, 3), "energy_class": found.energy_class}
-            for name, found in profiles.items()
+            name: {"total_us": round(estimate_at.total_us, 3), "energy_class": estimate_at.energy_class}
+            for name, estimate_at in profiles.items()
         },
         "notes": list(result.notes),
         "ops": [_op_json(op) for op in result.ops],

@@ -148,8 +148,8 @@ def export(
             say(f"  {name}", "dim")
         for name, sections in bundle.adapters.items():
             say(f"  adapter {name}: {sum(map(len, sections)):,} bytes", "dim")
-        found = {"folder": str(output), "graphs": graphs, "bytes": sizes, "adapters": list(bundle.adapters)}
-        write_json(json_file, found)
+        document = {"folder": str(output), "graphs": graphs, "bytes": sizes, "adapters": list(bundle.adapters)}
+        write_json(json_file, document)
 
 
 @app.command()

@@ -186,10 +186,10 @@ def _print_advice(advice: MemoryAdvice, given: MemoryPlan) -> None:
 
 
 def _document(plan: MemoryPlan, advice: MemoryAdvice | None) -> dict[str, Any]:
-    found = _plan_document(plan)
+    document = _plan_document(plan)
     if advice is not None:
-        found["advice"] = {"way": advice.way, "words": list(advice.words), "plan": _plan_document(advice.plan)}
-    return found
+        document["advice"] = {"way": advice.way, "words": list(advice.words), "plan": _plan_document(advice.plan)}
+    return document
 
 
 def _plan_document(plan: MemoryPlan) -> dict[str, Any]:

@@ -117,13 +117,13 @@ def order_of(given: Given) -> NetRunOrder:
 
 
 def _updates(text: str | None) -> list[tuple[str, Path]]:
-    found = []
+    updates = []
     for part in [] if text is None else text.split(","):
         graph, mark, path = part.strip().rpartition(":=")
         if not path or (mark and not graph):
             raise InvalidArgument(f"--binary_updates {text!r}: {part!r} is no file; expected graph:=file or file")
-        found.append((graph, Path(path)))
-    return found
+        updates.append((graph, Path(path)))
+    return updates
 
 
 def _check_exclusions(given: Given) -> None:

@@ -245,11 +245,11 @@ def print_advice(advice: Advice) -> None:
         say(f"  - {words}")
 
 
-def print_exceeded(found: Sequence[Exceeded]) -> None:
+def print_exceeded(broken: Sequence[Exceeded]) -> None:
     """Limits that were asked for and are not kept, or that all are."""
-    if not found:
+    if not broken:
         say("all limits are kept (modelled)", "green")
-    for one in found:
+    for one in broken:
         say(f"limit exceeded (modelled): {one}", "red")
 
 
@@ -337,13 +337,13 @@ def monte_carlo_command(
         write_json(json_file, document)
 
 
-def _sheet(found: MonteCarlo, policy: str) -> TextTable:
-    title = f"{found.scenario}: modelled, {policy} policy, {found.seeds:,} seeds, 95% confidence"
+def _sheet(outcome: MonteCarlo, policy: str) -> TextTable:
+    title = f"{outcome.scenario}: modelled, {policy} policy, {outcome.seeds:,} seeds, 95% confidence"
     sheet = TextTable(title, ("client", "requests", "missed", "miss rate", "runs with a miss"))
-    for name, client in found.clients.items():
+    for name, client in outcome.clients.items():
         sheet.add(name, *_miss_cells(client))
-    if len(found.clients) > 1:
-        sheet.add("all", *_miss_cells(found.together))
+    if len(outcome.clients) > 1:
+        sheet.add("all", *_miss_cells(outcome.together))
     return sheet
 
 

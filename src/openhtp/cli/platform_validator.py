@@ -59,12 +59,12 @@ def platform_validator(
             test=test_backend,
         )
         chosen = BACKENDS if backend == "all" else (backend,)
-        found = [validate(each, wanted, identity.build_id()) for each in chosen]
-        for finding in found:
+        findings = [validate(each, wanted, identity.build_id()) for each in chosen]
+        for finding in findings:
             _print(finding)
-        write_file(make_folder(target_path) / "Result.csv", as_csv(found))
-        write_json(json_file, {"backends": [dict(zip(COLUMNS, each.row, strict=True)) for each in found]})
-    if any(finding.problem or finding.unit_test == "Failed" for finding in found):
+        write_file(make_folder(target_path) / "Result.csv", as_csv(findings))
+        write_json(json_file, {"backends": [dict(zip(COLUMNS, each.row, strict=True)) for each in findings]})
+    if any(finding.problem or finding.unit_test == "Failed" for finding in findings):
         raise typer.Exit(1)
 
 

@@ -158,8 +158,8 @@ def _output_table(reports: list[OutputReport], samples: int) -> TextTable:
     return sheet
 
 
-def _cells(found: Closeness) -> tuple[str, str, str]:
-    return f"{found.sqnr_db:.2f}", f"{found.cosine:.6f}", f"{found.max_error:.4g}"
+def _cells(nearness: Closeness) -> tuple[str, str, str]:
+    return f"{nearness.sqnr_db:.2f}", f"{nearness.cosine:.6f}", f"{nearness.max_error:.4g}"
 
 
 def _print_trace(nodes: list[NodeReport], threshold: float) -> None:

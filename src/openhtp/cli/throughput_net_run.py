@@ -24,12 +24,12 @@ def throughput_net_run(
         case = read_test_case(config)
         with opt.logged(case.log_level), opt.progress() as tell:
             outcome = throughput(case, tell)
-        found = _as_json(outcome)
+        document = _as_json(outcome)
         sheet = TextTable(
             f"TotalTime: {outcome.total_s * 1e6:.0f} us (measured)",
             ("name", "repeat", "average (us)", "min (us)", "max (us)"),
         )
-        for row in found["results"]:
+        for row in document["results"]:
             sheet.add(row["name"], str(row["repeat"]), *(f"{row[key]:.1f}" for key in ("average", "min", "max")))
         show(sheet)
         if outcome.mse:
@@ -38,8 +38,8 @@ def throughput_net_run(
                 errors.add(name, f"{value:.6g}")
             show(errors)
         if output is not None:
-            write_file(output, json.dumps(found, indent=2) + "\n")
-        write_json(json_file, found)
+            write_file(output, json.dumps(document, indent=2) + "\n")
+        write_json(json_file, document)
 
 
 def _as_json(outcome: ThroughputResult) -> dict[str, Any]:
