@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from openhtp.compiler.driver import program_for
+from openhtp.compiler.driver import portable_program, program_for
 from openhtp.core.precision import NumberFormat
 from openhtp.cost import estimate, schedule_of
 from openhtp.estimation import compiled
 from openhtp.hw.clocks import Clocks
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.schedule import Activity
+from tests.report.showcase_networks import SOC, two_branches
 
 
 @pytest.fixture(scope="module", params=["zoo:mobilenet_v2", "zoo:transformer_blocks"])
@@ -50,6 +51,17 @@ def test_matrix_and_vector_units_do_one_tile_at_a_time(program: HtpProgram) -> N
         spans = sorted((each.start, each.end) for each in found.operations if each.unit is unit)
         assert spans
         assert all(before[1] <= after[0] + 1 for before, after in itertools.pairwise(spans))
+
+
+def test_the_dma_does_not_write_a_tile_while_it_reads_another() -> None:
+    """Of a kernel whose data come from DDR and go there; and it is busy all the time if it is what takes longest."""
+    found = schedule_of(program_for(portable_program(two_branches("ElementWiseSubtract")), SOC))
+    (kernel,) = [each for each in found.kernels if each.name == "add"]
+    own = [each for each in found.operations if each.kernel == kernel.index and each.unit is Unit.DMA]
+    moves = sorted((each.start, each.end) for each in own if each.tile is not None)
+    assert {each.activity for each in own} >= {Activity.FILL, Activity.STORE}
+    assert all(before[1] <= after[0] + 1 for before, after in itertools.pairwise(moves))
+    assert sum(end - start for start, end in moves) > 0.95 * (moves[-1][1] - moves[0][0])
 
 
 def test_all_bytes_that_were_placed_are_moved(program: HtpProgram) -> None:

@@ -36,8 +36,8 @@ def test_linting_follows_the_main_thread():
     conv, sub, out = found["conv"], found["sub"], found["Output"]
     assert (conv.cycles, conv.wait, conv.overlap, conv.wait_overlap) == (100, 50, 40, 0)
     assert dict(conv.beside) == {5: 40}  # the fetch of the next op
-    assert (sub.cycles, sub.wait, sub.overlap) == (60, 10, 40)
-    assert dict(sub.beside) == {5: 40}  # itself, on another thread
+    assert (sub.cycles, sub.wait, sub.overlap) == (60, 10, 0)
+    assert not sub.beside  # its own work on another thread is itself
     assert out.cycles == 30
     assert [each.resources for each in (conv, sub, out)] == ["HMX, DMA", "HVX, DMA", "DMA"]
 
@@ -65,6 +65,21 @@ def test_a_fetch_for_somebody_else_is_background_of_a_wait():
     )
     conv = next(each for each in lint(made) if each.node.number == 4)
     assert (conv.wait, conv.wait_overlap, dict(conv.wait_beside)) == (30, 20, {5: 20})
+
+
+def test_own_work_of_another_engine_is_background():
+    """Its next tile is fetched, and the last one is converted, while a tile is multiplied."""
+    made = schematic(
+        op(1, 4, "HMX", 0, 100),
+        op(2, 4, "HVX", 10, 30),
+        op(3, 4, "DMA", 60, 20),
+        op(4, 5, "HVX", 100, 50, thread=0),
+        op(5, 5, "HVX", 100, 40, thread=1),
+        op(6, 4, "HVX", 120, 10, thread=2),
+    )
+    conv, sub = (each for each in lint(made) if each.node.number in (4, 5))
+    assert (conv.cycles, conv.overlap, dict(conv.beside)) == (100, 50, {4: 50})
+    assert (sub.cycles, sub.overlap, dict(sub.beside)) == (50, 10, {4: 10})
 
 
 def test_at_most_ten_names_the_longest_first():

@@ -71,8 +71,7 @@ Total Inference Time:
             Resources: HMX, DMA
       sub:OpId_5 (cycles): 60  cycles
             Wait (Scheduler) time: 10  cycles
-            Overlap time: 40  cycles
-               sub:OpId_5
+            Overlap time: 0  cycles
             Overlap (wait) time: 0  cycles
             Resources: HVX, DMA
       relu:OpId_6 (cycles): 0  cycles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from openhtp.compiler.sizes import sizes_of
 from openhtp.core.precision import NumberFormat
@@ -43,6 +44,37 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
         operations=tuple(operations),
         placed=run.placed,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipeline:
+    """Tiles that follow each other ``every`` so often; the DMA is in turn for what they read and what they write."""
+
+    start: float
+    every: float
+    tiles: int
+    read: float
+    write: float
+
+    def write_at(self, ready: float) -> float:
+        """When a result that is ready is written: not while the DMA reads for a later tile.
+
+        Both fit into the time of one tile, so that there is always room right behind such a read.
+        """
+        if self.read <= 0 or self.every <= 0:
+            return ready
+        tile, since = divmod(ready - self.start, self.every)
+        if tile >= self.tiles:
+            return ready
+        if since < self.read:
+            return self.start + tile * self.every + self.read
+        if since + self.write > self.every * _ROUNDING and tile + 1 < self.tiles:
+            return self.start + (tile + 1) * self.every + self.read
+        return ready
+
+
+_ROUNDING = 1.0 + 1e-9
+"""A tile that fills its time exactly still fits."""
 
 
 class _Drawing:
@@ -113,13 +145,22 @@ class _Drawing:
         stages += [
             (Unit.DMA, Activity.of(move), moved.get(move, 0) * per_byte, moved.get(move, 0)) for move in _WRITES
         ]
-        every = max(hmx, hvx, busy.dma[0, place]) / count
+        pipeline = _Pipeline(
+            start=start,
+            every=max(hmx, hvx, busy.dma[0, place]) / count,
+            tiles=count,
+            read=sum(moved.get(move, 0) for move in _READS) * per_byte / count,
+            write=sum(moved.get(move, 0) for move in _WRITES) * per_byte / count,
+        )
         for tile in range(count):
-            at = start + tile * every
+            at = start + tile * pipeline.every
+            is_written = False
             for unit, activity, us, nbytes in stages:
                 if us <= 0:
                     continue
                 computes = activity is Activity.COMPUTE
+                if activity in (Activity.STORE, Activity.SPILL) and not is_written:
+                    at, is_written = pipeline.write_at(at), True
                 share = (nbytes * (tile + 1)) // count - (nbytes * tile) // count
                 first_reader = computes and (unit is Unit.HMX or hmx <= 0)
                 yield self._operation(

@@ -120,7 +120,7 @@ def _lint_core(ops: list[HtpOp], lints: dict[int, Lint]) -> None:
         _note_wait(last, idle, main)
         idle = []
         last.cycles += cycles
-        others = {op.owner for op in running if op is not main}
+        others = {op.owner for op in running if not _is_same_work(op, main)}
         if others:
             last.overlap += cycles
             for owner in others:
@@ -128,6 +128,14 @@ def _lint_core(ops: list[HtpOp], lints: dict[int, Lint]) -> None:
     if idle:  # results that are still written when everything is computed
         output = lints[OUTPUT]
         output.cycles += sum(cycles for cycles, _ in idle)
+
+
+def _is_same_work(op: HtpOp, main: HtpOp) -> bool:
+    """Whether an op is the main thread's own: what it runs itself, and its share on other threads of that engine.
+
+    What it does on another engine is background, under its own name: fetching its next tile, converting the last.
+    """
+    return op.owner == main.owner and op.engine is main.engine and op.role is OpRole.COMPUTE
 
 
 def _note_wait(to: Lint, idle: list[tuple[int, list[HtpOp]]], main: HtpOp) -> None:
