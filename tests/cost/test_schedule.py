@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.report.showcase_networks import SOC, two_branches
 
 from openhtp.compiler.driver import portable_program, program_for
 from openhtp.core.precision import NumberFormat
@@ -13,7 +14,6 @@ from openhtp.estimation import compiled
 from openhtp.hw.clocks import Clocks
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.schedule import Activity
-from tests.report.showcase_networks import SOC, two_branches
 
 
 @pytest.fixture(scope="module", params=["zoo:mobilenet_v2", "zoo:transformer_blocks"])
@@ -54,7 +54,7 @@ def test_matrix_and_vector_units_do_one_tile_at_a_time(program: HtpProgram) -> N
 
 
 def test_the_dma_does_not_write_a_tile_while_it_reads_another() -> None:
-    """Of a kernel whose data come from DDR and go there; and it is busy all the time if it is what takes longest."""
+    """Data of the kernel come from DDR and go there. As the DMA is what takes longest, it is always busy."""
     found = schedule_of(program_for(portable_program(two_branches("ElementWiseSubtract")), SOC))
     (kernel,) = [each for each in found.kernels if each.name == "add"]
     own = [each for each in found.operations if each.kernel == kernel.index and each.unit is Unit.DMA]

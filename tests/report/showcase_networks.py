@@ -42,7 +42,9 @@ class ShowcaseBuilder:
         self.graph.add_tensor(spec, np.ones(shape, dtype.numpy))
         return spec
 
-    def conv(self, name: str, x: TensorSpec, channels: int, activation: str = "Relu", kernel: int = 3) -> TensorSpec:
+    def conv(
+        self, name: str, x: TensorSpec, channels: int, activation: str = "Relu", kernel: int = 3
+    ) -> TensorSpec:
         """A convolution, and an activation behind it unless that is empty."""
         weights = self.constant(f"{name}_w", (kernel, kernel, x.shape[3], channels))
         result = self.tensor(f"{name}_out", (*x.shape[:3], channels))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.report.showcase_networks import merged, scheduled, two_branches
 
 from openhtp.report.linting import Lint, lint
-from tests.report.showcase_networks import merged, scheduled, two_branches
 
 CONVOLUTIONS = ("convStart", "convCombined1", "convCombined2")
 

@@ -48,7 +48,7 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """Tiles that follow each other ``every`` so often; the DMA is in turn for what they read and what they write."""
+    """Tiles that follow each other ``every`` so often. The DMA reads for them and writes their results in turn."""
 
     start: float
     every: float

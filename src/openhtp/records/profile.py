@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from openhtp.records.schematic import OpTrace
+
 
 class ProfileEvent(Struct, frozen=True):
     """One value. ``type`` is the API's number of the event, ``name`` its identifier, ``unit`` us, cycles, ...
@@ -99,6 +101,8 @@ class Message(Struct, frozen=True, kw_only=True):
     # With optrace: what happened when, and the digest of the schematic that says what was run.
     run: RunTimes | None = None
     schematic: str = ""
+    # Of what was prepared, whatever the clocks: by this the schematic of the preparation is known again.
+    preparation: str = ""
     # Nodes of the graph behind each step, so that a pause is found again among them.
     steps: tuple[tuple[str, ...], ...] = ()
 
@@ -114,6 +118,8 @@ class ProfileLogContent(Struct, frozen=True, kw_only=True):
     # Of the modelled cycles; 0 if there are none.
     clock_hz: int = 0
     messages: tuple[Message, ...] = ()
+    # With optrace: when each op ran, once for all runs at the same clocks.
+    traces: tuple[OpTrace, ...] = ()
 
 
 def walk(events: tuple[ProfileEvent, ...]) -> Iterator[ProfileEvent]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 SYSTEM, INPUT, OUTPUT, FIRST_NODE = 0, 2, 3, 4
 
@@ -131,6 +132,33 @@ class Schematic(Struct, frozen=True, kw_only=True):
     def by_number(self) -> dict[int, QnnOp]:
         """Nodes by OpId."""
         return {node.number: node for node in self.nodes}
+
+
+class OpTrace(Struct, frozen=True, kw_only=True):
+    """What the log of a run tells of its ops: when they ran, at the clocks of that run. Names are the schematic's.
+
+    ``schematic`` is the digest of both together.
+    """
+
+    schematic: str
+    clock_hz: int
+    launch_cycles: int
+    cores: int
+    hvx_threads: int
+    ops: tuple[HtpOp, ...]
+    regions: tuple[Region, ...] = ()
+
+    @classmethod
+    def of(cls, digest: str, schematic: Schematic) -> OpTrace:
+        """What changes with the clocks."""
+        return cls(schematic=digest, **{name: getattr(schematic, name) for name in _WITH_THE_CLOCKS})
+
+    def applied_to(self, schematic: Schematic) -> Schematic:
+        """The schematic of a preparation, as this run went."""
+        return replace(schematic, **{name: getattr(self, name) for name in _WITH_THE_CLOCKS})
+
+
+_WITH_THE_CLOCKS = ("clock_hz", "launch_cycles", "cores", "hvx_threads", "ops", "regions")
 
 
 def label(node: QnnOp) -> str:

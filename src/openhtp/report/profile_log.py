@@ -24,7 +24,7 @@ from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
 from openhtp.records.profile import ProfileEvent, ProfileLogContent
-from openhtp.records.schematic import Schematic
+from openhtp.records.schematic import OpRole, Schematic
 
 MAGIC = b"OHTPPROF"
 LOG_VERSION = 1
@@ -60,6 +60,21 @@ def schematic_bytes(schematic: Schematic) -> bytes:
 def schematic_digest(schematic: Schematic) -> str:
     """The digest by which a log identifies its schematic."""
     return hashlib.sha256(msgspec.msgpack.encode(schematic)).hexdigest()[:32]
+
+
+def preparation_digest(schematic: Schematic) -> str:
+    """By which a log knows the preparation again, whatever the clocks and the core of its runs were.
+
+    How many tiles and waits there are depends on the clocks, and so does not count.
+    """
+    made = {
+        (op.owner, op.name, op.dims, op.dtype)
+        for op in schematic.ops
+        if op.role in (OpRole.COMPUTE, OpRole.CONSTANT)
+    }
+    nodes = [(node.number, node.name, node.type, node.into) for node in schematic.nodes]
+    whole = (schematic.graph, schematic.soc, schematic.vtcm_bytes, nodes, sorted(made))
+    return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:32]
 
 
 def _sealed(kind: LogFileKind, content: ProfileLogContent | Schematic) -> bytes:
@@ -104,6 +119,12 @@ def log_from(data: bytes, where: str = "profile log") -> ProfileLogContent:
 def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
     """The schematic in bytes."""
     schematic = _decoded(data, LogFileKind.SCHEMATIC, Schematic, where)
+    check_schematic(schematic, where)
+    return schematic
+
+
+def check_schematic(schematic: Schematic, where: str) -> None:
+    """Raises BadProfile for numbers that no schematic has."""
     hz, cores = schematic.clock_hz, schematic.cores
     if not 0 < hz < _LARGEST or not 0 < cores <= 64 or not 0 <= schematic.launch_cycles < _LARGEST:
         raise BadProfile(f"{where}: a clock of {hz} Hz and {cores} cores; expected some of each")
@@ -127,7 +148,6 @@ def schematic_from(data: bytes, where: str = "schematic") -> Schematic:
             raise BadProfile(f"{where}: {region.tensor!r} lies in VTCM from cycle {region.start} to {region.end}")
         if not 0 <= region.core < cores or not 0 <= region.offset < _LARGEST:
             raise BadProfile(f"{where}: {region.tensor!r} lies on core {region.core} at {region.offset}")
-    return schematic
 
 
 def kind_of(data: bytes) -> LogFileKind | None:

@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
@@ -28,7 +28,13 @@ from openhtp.report.linting import CRITICAL_PATH, lint_to_chrome
 from openhtp.report.listing import COLUMNS, EXECUTED, aggregated, csv_rows, log_to_json, log_to_text
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome, runs_to_runtrace
-from openhtp.report.profile_log import read_log, read_schematic, schematic_digest
+from openhtp.report.profile_log import (
+    check_schematic,
+    preparation_digest,
+    read_log,
+    read_schematic,
+    schematic_digest,
+)
 from openhtp.report.qhas import qhas_schema, qhas_to_html, schematic_to_qhas
 
 
@@ -113,7 +119,8 @@ def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
     if len(socs) > 1:
         raise BadProfile(f"the logs are of {' and '.join(socs)}; compare two chips with openhtp profile-diff")
     messages = tuple(message for log in logs for message in log.messages)
-    return msgspec.structs.replace(logs[0], messages=messages)
+    traces = tuple(trace for log in logs for trace in log.traces)
+    return msgspec.structs.replace(logs[0], messages=messages, traces=traces)
 
 
 def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, result: View) -> None:
@@ -156,20 +163,41 @@ def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: View) ->
     if request.schematic is None:
         graph = traced[0].graph
         raise BadProfile(f"the op trace needs --schematic: the file {graph}_schematic.bin that came with the log")
-    whole = read_schematic(request.schematic)
-    digest = schematic_digest(whole)
-    own = [message for message in traced if message.schematic == digest]
-    if not own:
-        graphs = ", ".join(sorted({message.graph for message in traced}))
-        raise BadProfile(
-            f"{request.schematic} is of another preparation of {whole.graph!r}; the log has runs of {graphs} with"
-            " schematics of their own"
-        )
+    whole, own = _traced_as(read_schematic(request.schematic), log, traced, str(request.schematic), result)
     schematic = whole if request.zoom is None else zoomed(whole, *request.zoom)
     qhas = schematic_to_qhas(schematic, [run for run in (m.run for m in own) if run is not None])
     result.text = _summary(qhas)
     if request.output is not None:
         _add_optrace_files(request, schematic, own, qhas, result)
+
+
+def _traced_as(
+    prepared: Schematic, log: ProfileLogContent, traced: Sequence[Message], where: str, result: View
+) -> tuple[Schematic, list[Message]]:
+    """What was prepared, as its runs went, and those runs; of several clocks, those of most runs."""
+    digest, preparation = schematic_digest(prepared), preparation_digest(prepared)
+    own = [message for message in traced if message.schematic == digest or message.preparation == preparation]
+    if not own:
+        graphs = ", ".join(sorted({message.graph for message in traced}))
+        raise BadProfile(
+            f"{where} is of another preparation of {prepared.graph!r}; the log has runs of {graphs} with"
+            " schematics of their own"
+        )
+    counts = Counter(message.schematic for message in own)
+    (most, count), *_ = counts.most_common(1)
+    if count < len(own):
+        left = len(own) - count
+        result.notes.append(
+            f"{left} of {len(own)} runs had other clocks and are not shown; openhtp profile-diff compares"
+        )
+    timed = next((trace for trace in log.traces if trace.schematic == most), None)
+    if timed is None and most != digest:
+        raise BadProfile(
+            f"the log has no op trace of its runs of {prepared.graph!r}: profile them again with optrace"
+        )
+    whole = prepared if timed is None else timed.applied_to(prepared)
+    check_schematic(whole, "the op trace of the log")
+    return whole, [message for message in own if message.schematic == most]
 
 
 def _add_optrace_files(

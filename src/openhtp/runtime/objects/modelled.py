@@ -100,6 +100,13 @@ class Modelled:
 
         return schematic_digest(self.schematic(clocks))
 
+    @property
+    def preparation(self) -> str:
+        """By which a log knows the schematic of the graph's preparation again, whatever the clocks."""
+        from openhtp.report.profile_log import preparation_digest
+
+        return preparation_digest(self.schematic(next(iter(self._schematics), FULL)))
+
     def _compile(self) -> HtpProgram:
         from openhtp.compiler.driver import program_for
 

@@ -14,7 +14,7 @@ from openhtp.core.errors import BadProfile, InvalidArgument, WrongState
 from openhtp.core.files import write_file
 from openhtp.core.version import VERSION
 from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent, RunTimes, walk
-from openhtp.records.schematic import Schematic
+from openhtp.records.schematic import OpTrace, Schematic
 from openhtp.runtime.calls.sheet import Executed, Sheet
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.lifecycle import Life, State
@@ -104,6 +104,7 @@ class Profile:
                 power_up_ns=found.told.power_up_ns,
             ),
             schematic=modelled.digest(found.clocks) if traced and modelled is not None else "",
+            preparation=modelled.preparation if traced and modelled is not None else "",
             steps=modelled.steps if traced and modelled is not None else (),
         )
 
@@ -131,7 +132,7 @@ class ProfileLog:
     With optrace, a schematic of each graph is written beside it.
 
     ``schematic_folder`` is another folder for those, as the vendor's tools leave them in the working directory.
-    Of a graph that ran at several clocks there is one schematic for each.
+    A schematic that the preparation of the graph left there stays as it is: the log tells when its ops ran.
 
     Examples:
         >>> with ProfileLog("run.log") as log:  # doctest: +SKIP
@@ -189,7 +190,7 @@ class ProfileLog:
 
     def close(self) -> None:
         """Write the files; again does nothing."""
-        from openhtp.report.profile_log import log_bytes, schematic_bytes
+        from openhtp.report.profile_log import log_bytes
 
         with self._lock:
             if self._closed:
@@ -203,14 +204,27 @@ class ProfileLog:
                 clock_hz=self._clock_hz,
                 level=self._level,
                 messages=tuple(self._messages),
+                traces=tuple(
+                    OpTrace.of(digest, schematic)
+                    for traced in self._found.values()
+                    for digest, schematic in traced.items()
+                ),
             )
             _write(self.path, log_bytes(log))
-            for graph, found in self._found.items():
-                for number, schematic in enumerate(found.values()):
-                    name = graph if not number else f"{graph}_{schematic.clock_hz // 10**6}MHz"
-                    target = self._folder / f"{_file_name(name)}_schematic.bin"
-                    _write(target, schematic_bytes(schematic))
-                    self.schematics[name] = target
+            for graph, traced in self._found.items():
+                self._write_schematic(graph, next(iter(traced.values())))
+
+    def _write_schematic(self, graph: str, schematic: Schematic) -> None:
+        """One for each graph, at the clocks of its first run; one of the same preparation is left as it is."""
+        from openhtp.report.profile_log import preparation_digest, read_schematic, schematic_bytes
+
+        target = self.schematics[graph] = self._folder / f"{_file_name(graph)}_schematic.bin"
+        try:
+            is_there = preparation_digest(read_schematic(target)) == preparation_digest(schematic)
+        except BadProfile:  # none, or something else
+            is_there = False
+        if not is_there:
+            _write(target, schematic_bytes(schematic))
 
     def __enter__(self) -> ProfileLog:
         return self
