@@ -16,7 +16,10 @@ from openhtp.core.tensor import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A node as data. ``inputs`` may hold None where an optional input is left out."""
+    """A node as data. ``inputs`` may hold None where an optional input is left out.
+
+    ``origin`` names the node of the model that it was made from, where that has another name.
+    """
 
     op: str
     name: str
@@ -24,6 +27,7 @@ class OpCall:
     outputs: tuple[TensorSpec, ...]
     params: Mapping[str, Any] = field(default_factory=dict)
     package: str = "qti.aisw"
+    origin: str = ""
 
 
 MATRIX_KINDS = ("conv", "dilated", "stem", "group", "conv3d", "fully_connected", "matmul")

@@ -33,6 +33,8 @@ class Assembly:
         self._nodes: list[QnnNode] = []
         self._taken = set(reserved)
         self._node_names: set[str] = set()
+        # The node of the model that is being imported.
+        self.origin = ""
 
     # Tensors
 
@@ -66,7 +68,8 @@ class Assembly:
         given = dict(params or {})
         resolve(OpCall(op, name, tuple(inputs), tuple(outputs), given), self._statics)
         name = self._unique(name, self._node_names)
-        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), given)))
+        origin = "" if self.origin == name else self.origin
+        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), given, origin=origin)))
 
     # Values in the form and type that an op wants
 

@@ -63,16 +63,27 @@ def import_typed(model: OnnxModel) -> Imported:
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a broken file may hold anything; what becomes of them is not news.
         with np.errstate(all="ignore"):
-            return Imported(GraphImport(typed).graph(), model.inputs, outputs)
+            names = frozenset(node.name for node in model.nodes if node.name)
+            return Imported(GraphImport(typed, names).graph(), model.inputs, outputs)
+
+
+def origin_of(name: str, node_names: frozenset[str]) -> str:
+    """The node of the file that a node was made from: parts of an expanded one are named ``<its name>/<part>``."""
+    origin = name
+    while origin and origin not in node_names:
+        origin = origin.rpartition("/")[0]
+    return origin
 
 
 class GraphImport:
     """One model on its way into a QNN graph. Rules reach it through their ``Site``."""
 
-    def __init__(self, model: TypedModel) -> None:
+    def __init__(self, model: TypedModel, node_names: frozenset[str]) -> None:
+        """``node_names`` are those of the model's file, before any node was expanded."""
         # QNN has no tensors of rank 0: a scalar is a vector of one.
         self.types = {name: replace(kind, shape=kind.shape or (1,)) for name, kind in model.types.items()}
         self._model = model
+        self._node_names = node_names
         self._targets = find_targets(model)
         self._uses = DefUse(model.nodes, model.source.outputs)
         self._outputs = model.source.outputs
@@ -85,12 +96,14 @@ class GraphImport:
         for name in self._model.source.inputs:
             self._add_input(name)
         for node in self._model.nodes:
+            self.assembly.origin = origin_of(node.name, self._node_names)
             with error_context(node=node.name):
                 self._check_sizes(node)
                 try:
                     self._add_node(node)
                 except _CONTRADICTIONS as error:
                     raise UnsupportedOp(f"{node.title} cannot be imported as it is: {error}") from error
+        self.assembly.origin = ""
         for name in self._outputs:
             with error_context(output=name):
                 self._check_elements(name)

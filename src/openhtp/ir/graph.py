@@ -16,7 +16,10 @@ from openhtp.ops import Node, resolve
 
 @dataclass(frozen=True, slots=True)
 class QnnNode:
-    """One use of an op. Tensors are named, their specs are the graph's; None is an optional input left out."""
+    """One use of an op. Tensors are named, their specs are the graph's; None is an optional input left out.
+
+    ``origin`` names the node of the model that it was made from, where that has another name.
+    """
 
     op: str
     name: str
@@ -24,14 +27,14 @@ class QnnNode:
     outputs: tuple[str, ...]
     params: Mapping[str, Any] = field(default_factory=dict)
     package: str = "qti.aisw"
+    origin: str = ""
 
 
 def node_of(call: OpCall) -> QnnNode:
     """A call as a node of the graph that holds its tensors."""
     inputs = tuple(None if spec is None else spec.name for spec in call.inputs)
-    return QnnNode(
-        call.op, call.name, inputs, tuple(spec.name for spec in call.outputs), call.params, call.package
-    )
+    outputs = tuple(spec.name for spec in call.outputs)
+    return QnnNode(call.op, call.name, inputs, outputs, call.params, call.package, call.origin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +70,7 @@ class Graph:
         """The node with the specs of its tensors, as op definitions and the vendor's library take it."""
         inputs = tuple(None if name is None else self.tensors[name] for name in node.inputs)
         outputs = tuple(self.tensors[name] for name in node.outputs)
-        return OpCall(node.op, node.name, inputs, outputs, node.params, node.package)
+        return OpCall(node.op, node.name, inputs, outputs, node.params, node.package, node.origin)
 
     def resolved(self, node: QnnNode) -> Node:
         """The node as op functions take it."""

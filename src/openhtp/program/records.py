@@ -108,6 +108,7 @@ class NodeRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: list[Count]
     params: dict[Name, ParamTensor | ParamValue] = {}
     package: Name = "qti.aisw"
+    origin: str = ""
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
@@ -256,6 +257,7 @@ def _record_node(node: QnnNode, numbers: Mapping[str, int]) -> NodeRecord:
         outputs=[numbers[name] for name in node.outputs],
         params={name: _record_param(value) for name, value in node.params.items() if value is not None},
         package=node.package,
+        origin=node.origin,
     )
 
 
@@ -341,6 +343,7 @@ def _build_node(node: NodeRecord, names: list[str]) -> QnnNode:
         outputs=tuple(names[number] for number in node.outputs),
         params={name: _build_param(node.name, value) for name, value in node.params.items()},
         package=node.package,
+        origin=node.origin,
     )
 
 

@@ -72,7 +72,8 @@ def _nodes(program: HtpProgram) -> tuple[QnnOp, ...]:
     homes = {source: numbers.get(kernel.name) for kernel in program.kernels for source in kernel.sources}
     for node in program.source.nodes:
         number, home = numbers[node.name], homes.get(node.name)
-        nodes.append(QnnOp(number, node.name, node.op, (node.name,), None if home == number else home))
+        into = None if home == number else home
+        nodes.append(QnnOp(number, node.name, node.op, (node.origin or node.name,), into))
     return tuple(nodes)
 
 

@@ -339,16 +339,17 @@ def zoomed(schematic: Schematic, start: str, end: str) -> Schematic:
     )
 
 
-def _find(schematic: Schematic, option: str, name: str) -> int:
-    """The number of the node that computes the node of this name."""
+def _find(schematic: Schematic, option: str, name: str) -> set[int]:
+    """Numbers of the nodes that compute the node of this name: several if it was expanded."""
     nodes = [node for node in schematic.nodes if node.number >= FIRST_NODE]
     for node in nodes:
         if node.name == name:
-            return _home(node)
-    for node in nodes:
-        if name in node.framework:
-            return _home(node)
-    near = difflib.get_close_matches(name[:_LONGEST], [node.name for node in nodes], 3, 0.4)
+            return {_home(node)}
+    parts = {_home(node) for node in nodes if name in node.framework}
+    if parts:
+        return parts
+    known = dict.fromkeys(each for node in nodes for each in (node.name, *node.framework))
+    near = difflib.get_close_matches(name[:_LONGEST], known, 3, 0.4)
     hint = f"; near it: {', '.join(map(repr, near))}" if near else ""
     raise BadProfile(
         f"{option} is {name[:_LONGEST]!r}; graph {schematic.graph!r} has no node of that name among its"
@@ -373,8 +374,8 @@ def _links(schematic: Schematic) -> tuple[dict[int, set[int]], dict[int, set[int
     return after, before
 
 
-def _reach(begin: int, links: dict[int, set[int]]) -> set[int]:
-    reached, pending = {begin}, [begin]
+def _reach(begin: set[int], links: dict[int, set[int]]) -> set[int]:
+    reached, pending = set(begin), list(begin)
     while pending:
         new = links[pending.pop()] - reached
         reached |= new
