@@ -39,7 +39,7 @@ def profile_viewer(
     zoom_start: Annotated[str, typer.Option("--zoom_start", help="First node of the part to show.")] = "",
     zoom_end: Annotated[str, typer.Option("--zoom_end", help="Last node of the part to show.")] = "",
     dlc: Annotated[
-        Path | None, typer.Option("--dlc", help="Not needed: names of the model are in the schematic.")
+        Path | None, typer.Option("--dlc", help="Refused: names of the model are in the schematic.")
     ] = None,
     gzip: Annotated[bool, typer.Option("--gzip", help="Compress the trace.")] = False,
     standardized: Annotated[
@@ -55,6 +55,8 @@ def profile_viewer(
     with errors_reported():
         if bool(zoom_start) != bool(zoom_end):
             raise BadProfile("--zoom_start and --zoom_end go together: name the first node and the last")
+        if dlc is not None:
+            _refuse_dlc(dlc)
         request = ViewRequest(
             logs=tuple(Path(name) for name in input_log.split(",") if name),
             reader=Reader.parse(reader),
@@ -70,8 +72,6 @@ def profile_viewer(
             raise BadProfile(f"--input_log {input_log!r} names no file")
         result = view(request)
         console.out(result.text, highlight=False, end="")
-        if dlc is not None:
-            result.notes.append("--dlc is not read: the names of the model's nodes are in the schematic")
         for note in result.notes:
             complain(f"note: {note}", "dim")
         for path, data in result.files.items():
@@ -81,3 +81,11 @@ def profile_viewer(
             shown = {"text": result.text} if json_file == STANDARD_OUTPUT else {}
             paths = [str(path) for path in result.files]
             write_json(json_file, {"reader": request.reader.name.lower(), "files": paths, **shown})
+
+
+def _refuse_dlc(path: Path) -> None:
+    if not path.is_file():
+        raise BadProfile(f"--dlc: there is no file {str(path)!r}")
+    raise BadProfile(
+        "--dlc: DLC files are not read here, and names of the model are in the schematic already: leave out --dlc"
+    )

@@ -95,13 +95,13 @@ class View:
 
 def view(request: ViewRequest) -> View:
     """Read everything and make everything; raises BadProfile before anything was written."""
-    log = _joined([read_log(path) for path in request.logs])
+    result = View()
+    log = _joined([read_log(_log_at(path, result)) for path in request.logs])
     where = ", ".join(map(str, request.logs))
     optrace = request.reader is Reader.OPTRACE
     for option, value in (("--schematic", request.schematic), ("--zoom_start and --zoom_end", request.zoom)):
         if value is not None and not optrace:
             raise BadProfile(f"{option} only with the optrace reader; the reader is {request.reader.name.lower()}")
-    result = View()
     if optrace:
         _view_optrace(request, log, result)
     elif request.reader is Reader.CHROMETRACE:
@@ -111,6 +111,15 @@ def view(request: ViewRequest) -> View:
     if request.extract:
         _extract(request, log, result)
     return result
+
+
+def _log_at(path: Path, result: View) -> Path:
+    """The log; tools number theirs from 0, which the documents leave out in some places."""
+    numbered = path.with_name(f"{path.stem}_0{path.suffix}")
+    if path.exists() or not numbered.exists():
+        return path
+    result.notes.append(f"there is no {path}: this is {numbered.name} beside it")
+    return numbered
 
 
 def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
@@ -151,7 +160,8 @@ def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, resu
     result.text = log_to_text(log, where)
     if request.output is not None:
         trace = lint_to_chrome(critical, runs[0].graph)
-        _add(result, request.output, _json(trace), compress=request.gzip or request.features.gzip)
+        compress = request.gzip or request.features.gzip or request.output.suffix == ".gz"
+        _add(result, request.output, _json(trace), compress=compress)
 
 
 def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: View) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import filecmp
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openhtp.capi.paths import backend_path
 from openhtp.config import BackendConfig, parse_config
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError
 from openhtp.core.files import read_file
@@ -62,10 +64,18 @@ class Changes:
 
 
 def library_of(backend: str | None) -> str | None:
-    """The library that ``--backend`` names; None for the emulator, which needs none."""
-    if backend is None or (backend in _OURS and not Path(backend).exists()):
+    """The library that ``--backend`` names; None for the emulator, which needs none, and for its own library."""
+    if backend is None or (backend in _OURS and not Path(backend).exists()) or _is_ours(Path(backend)):
         return None
     return backend
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a library is that of this package, or a copy of it."""
+    try:
+        return filecmp.cmp(path, backend_path(), shallow=False)
+    except (OSError, QnnError):  # there is none, or ours was not built
+        return False
 
 
 @contextmanager
