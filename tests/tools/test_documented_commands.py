@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openhtp.capi.paths import backend_path
+from openhtp.capi.identity import backend_path
 from openhtp.core.errors import QnnError
 from tests.report.trace_rules import check_trace
 from tests.tools.conftest import model_bytes, run
