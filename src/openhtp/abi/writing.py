@@ -1,8 +1,8 @@
 """Tensors, parameters and operations as C structures.
 
-Who reads them checks little and crashes on much (missing dimensions, short static data, NULL names), so all is
-checked here before a structure exists. Each function takes a ``keep`` list and puts there whatever the structure
-points at; the caller holds it for as long as the other side may look.
+A library that reads them checks little and crashes on much (missing dimensions, short static data, NULL names), so
+all is checked here before a structure exists. Each function takes a ``keep`` list and puts there whatever the
+structure points at; the caller holds it for as long as the other side may look.
 """
 
 from __future__ import annotations

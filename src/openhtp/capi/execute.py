@@ -24,7 +24,7 @@ from openhtp.capi.varying_call import CutResult, VaryingCall
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
-from openhtp.core.tensor import TensorSpec, batched
+from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.calls.arguments import check_dynamic
 from openhtp.runtime.calls.bound_call import BoundCall, output_shapes, require_executable
 from openhtp.runtime.objects.tensor import Tensor
@@ -34,7 +34,6 @@ log = logging.getLogger("openhtp.capi")
 _MOST_TENSORS = 4096
 _MOST_KEPT = 64
 _MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
-_MOST_BATCH = 4096
 _DIM_BYTES = 4
 
 Arrays = dict[str, Any]
@@ -229,20 +228,6 @@ def _has_dims(given: Any, spec: TensorSpec) -> bool:
     return bool(spec.rank and given.rank == spec.rank and given.dims)
 
 
-def _batch(dims: tuple[int, ...], spec: TensorSpec) -> int:
-    """How many times the graph's batch a client's tensor holds."""
-    if dims[1:] != spec.shape[1:] or not spec.shape[0] or dims[0] % spec.shape[0] or not dims[0]:
-        if dims == spec.shape:
-            return 1
-        raise _bad(f"tensor {spec.name!r} has dimensions {list(dims)}; expected {list(spec.shape)}")
-    batch = dims[0] // spec.shape[0]
-    if batch > _MOST_BATCH:
-        raise _bad(
-            f"tensor {spec.name!r} has a batch of {batch} times the graph's; expected at most {_MOST_BATCH}"
-        )
-    return int(batch)
-
-
 def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[tuple[Any, Tensor]]:
     """Each structure with the tensor that it names; one that names none, or the same again, is refused."""
     seen: set[int] = set()
@@ -256,15 +241,17 @@ def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[
 
 
 def _shape(given: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
-    """The size that a client's tensor has in this execution; ``dims`` are those that were read, in turn."""
+    """The size that a client's tensor has in this execution; ``dims`` are those that were read, in turn.
+
+    Whether a size is a multiple of the graph's, and the same for all tensors, is checked with the arguments.
+    """
     if spec.is_dynamic:
         _require_dims(given, spec)
     if not _has_dims(given, spec):
         return spec.shape
     said = tuple(itertools.islice(dims, given.rank))
-    if not spec.is_dynamic:
-        return batched(spec.shape, _batch(said, spec))
-    check_dynamic(spec, said)
+    if spec.is_dynamic:
+        check_dynamic(spec, said)
     return said
 
 

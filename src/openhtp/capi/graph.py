@@ -45,7 +45,7 @@ class GraphHeld(HandleEntry):
         self.graph = graph
         self.tensors: dict[int, Tensor] = {tensor.id: tensor for tensor in graph.tensors.values()}
         self.statics: dict[int, Any] = {}
-        # Names of nodes, and how often each was given again: the vendor's library bears that, and clients do it.
+        # Names of nodes, and how often each was given again: clients do that, and the vendor's library accepts it.
         self.names: dict[str, int] = {}
         # Results of nodes that nothing can compute, by tensor id, and why: an error as soon as one is used.
         self.missing: dict[int, UnsupportedOp] = {}

@@ -42,7 +42,7 @@ def _find(context: Context, graph: str | Graph) -> tuple[Graph, LoadedGraph]:
     name: str = graph if isinstance(graph, str) else getattr(graph, "name", "")
     own = context.graph(name)
     if not isinstance(graph, str) and own is not graph:
-        raise InvalidArgument(f"graph {name!r} is another context's", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)
+        raise _bad(f"graph {name!r} is another context's")
     own.life.require("save")
     assert own.loaded is not None
     return own, own.loaded
@@ -59,15 +59,10 @@ def get_section(
     graph, loaded = _find(context, of)
     specs = loaded.updateables()
     if kind not in SECTIONS:
-        raise InvalidArgument(
-            f"section is {shown(kind)}; expected one of {', '.join(SECTIONS)}",
-            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
-        )
+        raise _bad(f"section is {shown(kind)}; expected one of {', '.join(SECTIONS)}")
     if (tensors and kind == QUANT_PARAMS) or (encodings and kind == WEIGHTS):
         what = "tensors" if kind == QUANT_PARAMS else "encodings"
-        raise InvalidArgument(
-            f"{what} are given for a section of {kind}, which has none", st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
-        )
+        raise _bad(f"{what} are given for a section of {kind}, which has none")
     data = {} if kind == QUANT_PARAMS else {**loaded.data(), **_checked_data(graph, specs, tensors or {})}
     encoded = (
         {} if kind == WEIGHTS else {**loaded.encodings(), **_checked_encodings(graph, specs, encodings or {})}
@@ -94,10 +89,7 @@ def apply_section(
     check_handle("signal", signal, Signal)
     check_handle("profile", profile, Profile)
     if not isinstance(section, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(
-            f"section is a {type(section).__name__}; expected bytes from get_binary_section",
-            st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
-        )
+        raise _bad(f"section is a {type(section).__name__}; expected bytes from get_binary_section")
     data = bytes(section)
 
     def apply(fill: Fill | None, stop: Stop | None) -> None:
@@ -129,16 +121,12 @@ def _checked_encodings(
     for name, encoding in given.items():
         spec = known.get(name)
         if spec is None:
-            raise InvalidArgument(
+            raise _bad(
                 f"encodings gives {shown(name)}; updateable tensors of graph {graph.name!r} with an encoding are"
-                f" {', '.join(map(repr, known)) or 'none'}",
-                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+                f" {', '.join(map(repr, known)) or 'none'}"
             )
         if type(encoding) is not type(spec.quant) or not _fits(spec, encoding):
-            raise InvalidArgument(
-                f"the encoding of tensor {spec} is {shown(encoding)}; expected one like {spec.quant}",
-                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
-            )
+            raise _bad(f"the encoding of tensor {spec} is {shown(encoding)}; expected one like {spec.quant}")
     return dict(given)
 
 
@@ -155,17 +143,19 @@ def _checked_data(graph: Graph, specs: list[TensorSpec], tensors: Mapping[str, n
     for name, values in tensors.items():
         spec = known.get(name)
         if spec is None:
-            raise InvalidArgument(
+            raise _bad(
                 f"tensors gives {shown(name)}; updateable tensors of graph {graph.name!r} are"
-                f" {', '.join(map(repr, known))}",
-                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+                f" {', '.join(map(repr, known))}"
             )
         data = static_data(spec, values)
         if data is None or data.dtype != spec.dtype.numpy or data.shape != spec.shape:
-            raise InvalidArgument(
+            raise _bad(
                 f"data of tensor {spec} is {shown(values) if data is None else f'{data.dtype}{list(data.shape)}'};"
-                f" expected {spec.dtype.numpy}{list(spec.shape)}, the stored type",
-                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+                f" expected {spec.dtype.numpy}{list(spec.shape)}, the stored type"
             )
         found[name] = data
     return found
+
+
+def _bad(message: str) -> InvalidArgument:
+    return InvalidArgument(message, st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)

@@ -160,7 +160,7 @@ def _whole(fd: object, where: str) -> int:
 
 
 def check_callback(callback: object, chosen: OptionValues) -> ClientBuffers | None:
-    """Who keeps the buffers of a context, if the client does."""
+    """The buffers of a context whose client keeps its weights; None without a callback."""
     if callback is None:
         return None
     if not isinstance(callback, DmaBufferCallback):

@@ -66,8 +66,8 @@ class Ports:
             port = None
         if port is None:
             names = ", ".join(repr(spec.name) for spec in self._side(side))
-            given = shown(key.name if isinstance(key, Tensor) else key)
-            _refuse(f"{given} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
+            wanted = shown(key.name if isinstance(key, Tensor) else key)
+            _refuse(f"{wanted} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
         return port
 
     def _side(self, side: int) -> list[TensorSpec]:
@@ -119,31 +119,33 @@ def check_arguments(
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
 ) -> Arguments:
     """Sort the values of a call into ports; raises before anything is changed if one is wrong."""
-    found = Arguments()
+    arguments = Arguments()
     sizes: dict[int, Shape] = {}
-    _check_inputs(ports, memory, inputs, found, sizes)
+    _check_inputs(ports, memory, inputs, arguments, sizes)
     if outputs is not None:
-        _check_outputs(ports, memory, outputs, found, sizes)
+        _check_outputs(ports, memory, outputs, arguments, sizes)
     if sizes or ports.is_dynamic:
-        _settle_sizes(ports, found, sizes, infer_dims)
+        _settle_sizes(ports, arguments, sizes, infer_dims)
     if outputs is None:
         for port in range(ports.inputs, len(ports.specs)):
-            found.raw_outputs[port] = None
-    for port, (mem, offset, _) in found.registered.items():
+            arguments.raw_outputs[port] = None
+    for port, (mem, offset, _) in arguments.registered.items():
         if offset < 0:  # the Mem itself was given, not an array on it
             spec = ports.specs[port]
-            shape = found.dims.get(port, spec.shape)
-            full = (shape[0] * found.batch, *shape[1:]) if shape else shape
-            found.registered[port] = memory.place_for(mem, spec, full)
-    if found.registered:
-        found.written = tuple(
-            array for port, (_, _, array) in found.registered.items() if port >= ports.inputs and array is not None
+            shape = arguments.dims.get(port, spec.shape)
+            full = (shape[0] * arguments.batch, *shape[1:]) if shape else shape
+            arguments.registered[port] = memory.place_for(mem, spec, full)
+    if arguments.registered:
+        arguments.written = tuple(
+            array
+            for port, (_, _, array) in arguments.registered.items()
+            if port >= ports.inputs and array is not None
         )
-    return found
+    return arguments
 
 
 def _check_inputs(
-    ports: Ports, memory: ContextMemory, inputs: Values | None, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: ContextMemory, inputs: Values | None, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
         _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
@@ -154,26 +156,26 @@ def _check_inputs(
         return
     for key, value in inputs.items():
         port = ports.input(key)
-        if port in found.registered or port in found.raw_inputs:
+        if port in arguments.registered or port in arguments.raw_inputs:
             _refuse(f"input {ports.specs[port].name!r} is given twice", _TENSOR)
-        place = _registered(memory, value)
-        if place is not None:
-            array = place[2]
+        registered = _registered(memory, value)
+        if registered is not None:
+            array = registered[2]
             if array is not None:
                 _check_type(ports.specs[port], array, "input")
-            found.registered[port] = place
+            arguments.registered[port] = registered
         else:
-            array = found.raw_inputs[port] = _plain(ports.specs[port], value)
+            array = arguments.raw_inputs[port] = _raw_input(ports.specs[port], value)
         if array is not None and array.shape != ports.specs[port].shape:
             sizes[port] = array.shape
     for port in ports.required_inputs:
-        if port not in found.registered and port not in found.raw_inputs:
-            given = ", ".join(repr(getattr(key, "name", key)) for key in inputs)
-            _refuse(f"input {ports.specs[port]} is missing; given were {given}", _TENSOR)
+        if port not in arguments.registered and port not in arguments.raw_inputs:
+            names = ", ".join(repr(getattr(key, "name", key)) for key in inputs)
+            _refuse(f"input {ports.specs[port]} is missing; given were {names}", _TENSOR)
 
 
 def _check_outputs(
-    ports: Ports, memory: ContextMemory, outputs: Values, found: Arguments, sizes: dict[int, Shape]
+    ports: Ports, memory: ContextMemory, outputs: Values, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if not isinstance(outputs, Mapping):
         _refuse(f"outputs is a {type(outputs).__name__}; expected a mapping from tensor to buffer", _ARGUMENT)
@@ -181,34 +183,34 @@ def _check_outputs(
         _refuse("outputs is empty; pass None to have them allocated", _ARGUMENT)
     for key, value in outputs.items():
         port = ports.output(key)
-        if port in found.registered or port in found.raw_outputs:
+        if port in arguments.registered or port in arguments.raw_outputs:
             _refuse(f"output {ports.specs[port].name!r} is given twice", _TENSOR)
-        place = _registered(memory, value)
-        if place is not None:
-            array = place[2] if place[2] is None else _target(ports.specs[port], place[2])
-            found.registered[port] = place
+        registered = _registered(memory, value)
+        if registered is not None:
+            array = registered[2] if registered[2] is None else _output_array(ports.specs[port], registered[2])
+            arguments.registered[port] = registered
         else:
-            array = None if value is None else _target(ports.specs[port], value)
-            found.raw_outputs[port] = array
+            array = None if value is None else _output_array(ports.specs[port], value)
+            arguments.raw_outputs[port] = array
         if array is not None and array.shape != ports.specs[port].shape:
             sizes[port] = array.shape
     for port in ports.required:
-        if port >= ports.inputs and port not in found.registered and port not in found.raw_outputs:
+        if port >= ports.inputs and port not in arguments.registered and port not in arguments.raw_outputs:
             _refuse(f"output {ports.specs[port]} is missing", _TENSOR)
 
 
 def _registered(memory: ContextMemory, value: Any) -> tuple[Mem, int, Array | None] | None:
     """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
     if isinstance(value, np.ndarray):
-        place = memory.place_of(value)
-        return None if place is None else (place.mem, place.offset, value)
+        registered = memory.place_of(value)
+        return None if registered is None else (registered.mem, registered.offset, value)
     if isinstance(value, Mem):
         memory.check_own(value)
         return (value, -1, None)
     return None
 
 
-def _plain(spec: TensorSpec, value: Any) -> Array:
+def _raw_input(spec: TensorSpec, value: Any) -> Array:
     """A raw input as an array of the tensor's type."""
     if isinstance(value, Sparse):
         return value.densify(spec)
@@ -239,7 +241,7 @@ def _from_bytes(spec: TensorSpec, value: bytes | bytearray | memoryview) -> Arra
     return array.reshape(batched(spec.shape, batch))
 
 
-def _target(spec: TensorSpec, value: Any) -> Array:
+def _output_array(spec: TensorSpec, value: Any) -> Array:
     if not isinstance(value, np.ndarray):
         _refuse(
             f"output {spec.name!r} is a {type(value).__name__}; expected an array or registered memory",
@@ -263,52 +265,52 @@ def _check_type(spec: TensorSpec, array: Array, what: str) -> None:
 
 def _settle_sizes(
     ports: Ports,
-    found: Arguments,
+    arguments: Arguments,
     sizes: dict[int, Shape],
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
 ) -> None:
     """Tell a batch multiple from dynamic dimensions from a mistake."""
-    found.batch = _batch_of(ports, found, sizes)
-    given: dict[str, Shape] = {}
+    arguments.batch = _batch_of(ports, arguments, sizes)
+    input_sizes: dict[str, Shape] = {}
     for port, shape in sizes.items():
         spec = ports.specs[port]
-        single = (shape[0] // found.batch, *shape[1:]) if shape else shape
+        single = (shape[0] // arguments.batch, *shape[1:]) if shape else shape
         if single == spec.shape:
             continue
         check_dynamic(spec, single)
-        found.dims[port] = single
+        arguments.dims[port] = single
         if port < ports.inputs:
-            given[spec.name] = single
+            input_sizes[spec.name] = single
     if not ports.is_dynamic:
         return
-    for name, shape in infer_dims(given).items():
+    for name, shape in infer_dims(input_sizes).items():
         port = ports.output(name)
-        wanted = found.dims.get(port)
+        wanted = arguments.dims.get(port)
         if wanted is not None and wanted != shape:
             _refuse(
                 f"output {name!r} has shape {list(wanted)}, but this execution makes {list(shape)}",
                 st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
             )
         if shape != ports.specs[port].shape:
-            found.dims[port] = shape
+            arguments.dims[port] = shape
 
 
-def check_sparse(ports: Ports, found: Arguments) -> None:
+def check_sparse(ports: Ports, arguments: Arguments) -> None:
     """Look at what sparse inputs hold now: of all that is checked, only that changes without a trace."""
     for port in ports.sparse:
-        array = found.registered[port][2] if port in found.registered else found.raw_inputs.get(port)
+        array = arguments.registered[port][2] if port in arguments.registered else arguments.raw_inputs.get(port)
         if array is not None:
-            check_elements(ports.specs[port], array, found.batch)
+            check_elements(ports.specs[port], array, arguments.batch)
 
 
-def _batch_of(ports: Ports, found: Arguments, sizes: dict[int, Shape]) -> int:
+def _batch_of(ports: Ports, arguments: Arguments, sizes: dict[int, Shape]) -> int:
     multiples: dict[int, int] = {}
-    for port in (*found.registered, *found.raw_inputs, *found.raw_outputs):
+    for port in (*arguments.registered, *arguments.raw_inputs, *arguments.raw_outputs):
         spec = ports.specs[port]
         shape = sizes.get(port)
-        if port in found.registered and found.registered[port][2] is None:
+        if port in arguments.registered and arguments.registered[port][2] is None:
             continue  # a Mem alone has no shape to compare
-        if port in found.raw_outputs and found.raw_outputs[port] is None:
+        if port in arguments.raw_outputs and arguments.raw_outputs[port] is None:
             continue
         if shape is None or not spec.shape or spec.free[0]:
             multiples[port] = 1

@@ -201,10 +201,10 @@ def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Sho
         return None
     if ports.sparse:
         return None
-    found: dict[int, Array | None] = {**arguments.raw_inputs, **arguments.raw_outputs}
-    found |= {port: array for port, (_, _, array) in arguments.registered.items()}
+    by_port: dict[int, Array | None] = {**arguments.raw_inputs, **arguments.raw_outputs}
+    by_port |= {port: array for port, (_, _, array) in arguments.registered.items()}
     arrays: dict[str, Array] = {}
-    for port, array in found.items():
+    for port, array in by_port.items():
         if array is None or not array.flags.c_contiguous or not array.flags.aligned:
             return None
         arrays[ports.specs[port].name] = array
@@ -216,6 +216,6 @@ def _overlap(ports: Ports, arrays: Mapping[str, Array]) -> bool:
     names = [spec.name for spec in ports.specs]
     return any(
         np.may_share_memory(arrays[written], arrays[other])
-        for place, written in enumerate(names[ports.inputs :], ports.inputs)
-        for other in names[:place]
+        for port, written in enumerate(names[ports.inputs :], ports.inputs)
+        for other in names[:port]
     )

@@ -111,7 +111,7 @@ class Call:
         outputs: dict[str, npt.NDArray[Any]] = {}
         for port, (_, _, array) in arguments.registered.items():
             if port >= first:
-                assert array is not None  # which it is was settled with the sizes
+                assert array is not None  # it was chosen when the sizes were settled
                 outputs[specs[port].name] = array
         for port, target in arguments.raw_outputs.items():
             if self.bound is not None:

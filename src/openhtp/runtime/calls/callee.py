@@ -95,10 +95,10 @@ class Bindings:
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
         """Check what a caller passed; the same arrays on registered memory need it only once."""
-        found = self._arguments(inputs, outputs)
+        arguments = self._arguments(inputs, outputs)
         if self._ports.sparse:
-            check_sparse(self._ports, found)
-        return found
+            check_sparse(self._ports, arguments)
+        return arguments
 
     def output_shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
         """Sizes of all outputs in an execution whose inputs have these."""
@@ -122,7 +122,7 @@ class Bindings:
             with self._lock:
                 if len(self._checked) >= _MOST_KEPT:
                     self._checked.clear()
-                if forgotten == self._forgotten:  # else memory was moved while we looked at it
+                if forgotten == self._forgotten:  # otherwise memory was moved meanwhile
                     self._checked[key] = arguments
         return arguments
 

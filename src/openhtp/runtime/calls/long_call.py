@@ -208,7 +208,7 @@ def carrying(
     """Do work that carries handles: a profile that is filled in, a signal that may stop it.
 
     A call that is part of another is given that one's stop: the signal is carried already.
-    No context manager: who is interrupted within ``__enter__`` or at the start of ``__exit__`` would keep both.
+    No context manager: a caller interrupted within ``__enter__`` or at the start of ``__exit__`` would keep both.
     """
     if isinstance(signal, Stop):
         return carrying(profile, None, what, statuses, lambda fill, _: work(fill, signal))

@@ -1,8 +1,8 @@
 """Requests to the device's process and their answers, matched by number.
 
 A thread of its own reads the answers: it is never interrupted, so an answer is never lost half-way, its
-descriptors are closed if nobody wants them, and who is interrupted while it waits leaves the connection as good as
-before.
+descriptors are closed if nobody wants them, and a caller that is interrupted while it waits leaves the connection
+intact.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Control:
             reply = question.reply
             if reply is None:
                 raise Disconnected("end of connection")
-            # The last step here: who is interrupted later has the reply, and what it tells of, in hand.
+            # The last step here: a caller that is interrupted later has the reply in hand.
             return raise_reply(reply)
         except BaseException:
             tidying.post((self._forsake, (number, question)))
@@ -179,7 +179,7 @@ class Control:
     # On threads that are never interrupted
 
     def _forsake(self, number: int, question: _Question) -> None:
-        """Nobody waits for this answer any more: what it tells of is taken back, now or when it comes."""
+        """Nobody waits for this answer any more: what the request made is undone, now or when the answer comes."""
         question.forsaken = True
         if question.reply is not None:
             self._take_back(question)

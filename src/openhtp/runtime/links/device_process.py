@@ -137,14 +137,14 @@ def environment(library: str | None = None) -> dict[str, str]:
     Its allocator asks for large pages: most of the time of filling fresh memory is the system's. The vendor's
     library finds its parts, and the DSP its skeleton, beside it.
     """
-    found = interpreter.environment()
-    chosen = [words for words in found.get(_TUNABLES, "").split(":") if words]
+    variables = interpreter.environment()
+    chosen = [words for words in variables.get(_TUNABLES, "").split(":") if words]
     if not any(words.startswith(_LARGE_PAGES) for words in chosen):
-        found[_TUNABLES] = ":".join([*chosen, f"{_LARGE_PAGES}=1"])
+        variables[_TUNABLES] = ":".join([*chosen, f"{_LARGE_PAGES}=1"])
     if library is not None:
         for name, separator in _LIBRARY_PATHS.items():
-            found[name] = separator.join(filter(None, (os.path.dirname(library), found.get(name))))
-    return found
+            variables[name] = separator.join(filter(None, (os.path.dirname(library), variables.get(name))))
+    return variables
 
 
 def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None]:

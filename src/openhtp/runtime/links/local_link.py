@@ -107,7 +107,7 @@ class LocalLink:
             self.request(message)
 
     def set_polling(self, polling_us: int | None, adaptive_us: int) -> None:
-        """Who waits here runs the device itself: there is nothing to look for."""
+        """A thread that waits here runs the device itself: there is nothing to poll for."""
 
     def next_job(self) -> int:
         """A job number for an execution."""

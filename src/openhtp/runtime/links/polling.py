@@ -1,7 +1,7 @@
 """How a thread waits for an execution: asleep, or polling for as long as its client's votes say.
 
-Adaptive polling learns how long each graph takes. One that takes long is slept for until shortly before its end,
-and only then looked for: the core is free meanwhile, and still nobody has to be woken at the end.
+Adaptive polling learns how long each graph takes. For a long one the thread sleeps until shortly before the end,
+and polls only then: the core is free meanwhile, and still nobody has to be woken at the end.
 """
 
 from __future__ import annotations

@@ -137,9 +137,12 @@ class RpcLink:
         try:
             return self._control.ask(message, descriptors, undo, stop=stop)
         except Disconnected as error:
-            # Who is told of the loss may build anew at once, and must then meet the fresh process.
-            finish(self._tell_of_loss, name="openhtp-loss")
-            raise self._gone(f" during {type(message).__name__}") from error
+            raise self._lost_during(message) from error
+
+    def _lost_during(self, message: ms.Request) -> DeviceLost:
+        # Whoever hears of the loss may build anew at once, and must then meet the fresh process.
+        finish(self._tell_of_loss, name="openhtp-loss")
+        return self._gone(f" during {type(message).__name__}")
 
     def tell(self, message: ms.Request) -> None:
         """Ask without waiting for the answer."""
@@ -150,9 +153,7 @@ class RpcLink:
         try:
             return self._control.fetch(message, descriptors)
         except Disconnected as error:
-            # Who is told of the loss may build anew at once, and must then meet the fresh process.
-            finish(self._tell_of_loss, name="openhtp-loss")
-            raise self._gone(f" during {type(message).__name__}") from error
+            raise self._lost_during(message) from error
 
     # Executions
 

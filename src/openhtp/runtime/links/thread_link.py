@@ -138,8 +138,8 @@ class ThreadLink(RpcLink):
         session = self._core_session
         if session is None:
             return None
-        found = direct_run(self._core, self._lease.host.seat, session, graph, arrays)
-        return None if found is None else BoundRun(self, found)
+        direct = direct_run(self._core, self._lease.host.seat, session, graph, arrays)
+        return None if direct is None else BoundRun(self, direct)
 
     @property
     def is_clear(self) -> bool:

@@ -173,7 +173,7 @@ class Device:
             self.contexts.add(context)
             forks.on_fork(opened, OpenContext.leave_to_parent)
             if not self._ready.is_open or self._link_now is not link:
-                opened.lose()  # who tells contexts of the loss may have come by before this one
+                opened.lose()  # contexts may have been told of the loss before this one was there
         except BaseException:
             tidying.post((opened.discard, ()))
             tidying.flush()
@@ -363,7 +363,7 @@ class Device:
 
     def _on_lost(self, link: Link) -> None:
         """Runs on the link's own thread before pending executions are notified."""
-        if self._ready.is_open:  # else a restart is under way, and so are those who wait for it
+        if self._ready.is_open:  # otherwise a restart is under way, and callers wait for it
             self._ready = Latch()
         self._votes.lose()
         for context in list(self.contexts):

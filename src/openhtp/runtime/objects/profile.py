@@ -240,7 +240,7 @@ def _file_name(graph: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing: who reads it never sees a part."""
+    """All of it or nothing: a reader never sees a part."""
     try:
         write_file(path, data)
     except OSError as problem:

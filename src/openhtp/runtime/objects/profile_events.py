@@ -16,7 +16,7 @@ from openhtp.records.profile import ProfileEvent
 from openhtp.runtime.calls.sheet import Executed
 from openhtp.runtime.links.link import Served
 
-# Ours: the documents know no deadlines. 1 if the device was not done in time, else 0.
+# Ours: the documents know no deadlines. 1 if the device was not done in time, otherwise 0.
 DEADLINE_MISSED = 90_001
 STEPS = 407
 STEP = 90_002  # ours too: a step of the emulated device
