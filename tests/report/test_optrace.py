@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from tests.report.schematics import SMALL, op, schematic
+from tests.report.showcase_networks import SOC, scheduled, two_branches
 from tests.report.trace_rules import check_trace
 
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
-from openhtp.estimation import with_options
+from openhtp.cost import schedule_of
+from openhtp.estimation import compiled as compiled_model, with_options
 from openhtp.onnx import load
 from openhtp.records.profile import Pause, RunTimes
-from openhtp.records.schematic import FIRST_NODE, OpRole, Region
+from openhtp.records.schematic import FIRST_NODE, SYSTEM, OpRole, Region
 from openhtp.report.linting import lint_to_chrome, linting_event
 from openhtp.report.optrace import TraceOptions, optrace_to_chrome, runs_to_runtrace
 from openhtp.report.schematic import schematic_of
@@ -55,11 +59,12 @@ def test_counters_follow_ops_and_regions():
     events = check_trace(optrace_to_chrome(SMALL, None))
     found = {}
     for event in events["C"]:
-        found.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes"]))
-    assert found["DRAM read"][0] == (0, 500)
-    assert (80, 400) in found["DRAM read"]
+        (value,) = event["args"].values()
+        found.setdefault(event["name"], []).append((event["ts"], value))
+    assert found["DRAM read"][0] == (0, 10)  # 500 bytes in 50 cycles
+    assert (80, 10) in found["DRAM read"]
     assert found["VTCM alloc"] == [(0, 500), (50, 600), (150, 100), (220, 0)]
-    assert max(value for _, value in found["DRAM write"]) == 100
+    assert max(value for _, value in found["DRAM write"]) == 3.333
 
 
 def test_cores_have_counters_and_overviews_of_their_own():
@@ -75,9 +80,9 @@ def test_cores_have_counters_and_overviews_of_their_own():
     peaks = {}
     for event in events["C"]:
         key = event["pid"], event["name"]
-        peaks[key] = max(peaks.get(key, 0), event["args"]["bytes"])
+        peaks[key] = max(peaks.get(key, 0), *event["args"].values())
     assert (peaks[0, "VTCM alloc"], peaks[1, "VTCM alloc"]) == (64, 32)
-    assert (peaks[0, "VTCM read"], peaks[1, "VTCM read"]) == (7, 9)
+    assert (peaks[0, "VTCM read"], peaks[1, "VTCM read"]) == (0.7, 0.9)
 
 
 def test_flows_only_if_asked_for():
@@ -185,3 +190,105 @@ def test_a_graph_on_two_cores_has_counters_of_both():
     assert moved[1] == pytest.approx(moved[0], rel=0.001)
     # The critical path is that of one core, not the sum of both.
     assert linting_event(two).value == two.cycles
+
+
+def test_d3_bandwidth_is_that_of_the_instant():
+    """Bytes are spread over the time in which they move: what a curve encloses are the bytes."""
+    made = schematic(
+        op(1, 4, "DMA", 0, 100, dram_read=1000, vtcm_write=1000),
+        op(2, 5, "DMA", 50, 100, dram_read=300, vtcm_write=300),
+    )
+    curve = [
+        (event["ts"], event["args"]["bytes/cycle"])
+        for event in check_trace(optrace_to_chrome(made, None))["C"]
+        if event["name"] == "DRAM read"
+    ]
+    assert curve == [(0, 10), (50, 13), (100, 3), (150, 0)]
+
+
+def test_d3_all_bytes_of_a_network_are_below_its_curves(compiled):
+    curves = {}
+    for event in check_trace(optrace_to_chrome(compiled, None))["C"]:
+        if "bytes/cycle" in event["args"]:
+            curves.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes/cycle"]))
+    for name, field in (("DRAM read", "dram_read"), ("VTCM write", "vtcm_write")):
+        below = sum(rate * (later - at) for (at, rate), (later, _) in pairwise(curves[name]))
+        assert below == pytest.approx(sum(getattr(each, field) for each in compiled.executed), rel=0.01)
+
+
+SERVICES = {
+    "DramToTcm": OpRole.READ,
+    "TcmToDram": OpRole.WRITE,
+    "Sync": OpRole.SYNC,
+    "DmaCheckpointSet": OpRole.SET,
+    "DmaCheckpointWait": OpRole.WAIT,
+    "BlockZapOp": OpRole.COMPUTE,
+    "SystemService": OpRole.READ,
+}
+
+
+@pytest.fixture(scope="module")
+def busy():
+    """A network whose results do not fit, with blocks that are partly empty."""
+    return scheduled(two_branches("ElementWiseSubtract"))
+
+
+@pytest.fixture(scope="module")
+def late():
+    """A network whose weights come late."""
+    return schematic_of(program_for(compiled_model("zoo:mobilenet_v2"), "SM8650"))
+
+
+def test_d4_all_services_of_the_system_are_in_traces(busy, late):
+    ops = (*busy.executed, *late.executed)
+    assert {each.name: each.role for each in ops if each.name in SERVICES} == SERVICES
+    own = SERVICES.keys() - {"DramToTcm", "TcmToDram"}
+    assert {each.owner for each in ops if each.name in own} == {SYSTEM}
+    events = [event for made in (busy, late) for event in check_trace(optrace_to_chrome(made, None))["X"]]
+    told = {event["name"]: event["args"] for event in events if event["name"] in SERVICES}
+    assert told.keys() == SERVICES.keys()
+    assert all(args["Description"] for args in told.values())
+
+
+def test_d4_services_take_the_fixed_time_of_a_kernel_and_no_more(busy):
+    plain = schedule_of(program_for(portable_program(two_branches("ElementWiseSubtract")), SOC))
+    assert busy.cycles == plain.cycles
+    assert linting_event(busy).value == busy.cycles
+
+
+def test_d4_sequencer_flows_cross_threads(busy):
+    flows = check_trace(optrace_to_chrome(busy, None, options=ALL))
+    ends = {event["id"]: event for event in flows["f"] if event["cat"] == "sequencer"}
+    starts = [event for event in flows["s"] if event["cat"] == "sequencer"]
+    assert any(event["tid"] != ends[event["id"]]["tid"] for event in starts)
+
+
+def test_d4_services_hold_back_what_comes_after_them(busy, late):
+    links = set()
+    for made in (busy, late):
+        ops = {each.id: each for each in made.executed}
+        links |= {(ops[before].name, each.name) for each in made.executed for before in each.after}
+    assert links >= {
+        ("DramToTcm", "DmaCheckpointSet"),
+        ("DmaCheckpointSet", "DmaCheckpointWait"),
+        ("TcmToDram", "DmaCheckpointSet"),
+        ("DmaCheckpointSet", "DramToTcm"),
+        ("Sync", "ElementWiseSubtract"),
+    }
+    assert {after for before, after in links if before == "DmaCheckpointWait"} & {
+        "Conv2d",
+        "FullyConnected",
+        "MatMul",
+    }
+
+
+def test_d4_every_core_has_its_runtrace():
+    made = schematic(op(1, 4, "HMX", 0, 10), op(2, 4, "HMX", 0, 10, core=1), cores=2)
+    pause = Pause(step=0, asked_ns=1200, released_ns=1200, granted_ns=1300, restored_ns=1300)
+    run = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1800, pauses=(pause,))
+    events = check_trace(optrace_to_chrome(made, run))
+    threads = {event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"}
+    assert {f"Core {core} {word}" for core in (0, 1) for word in ("Execs", "Yields")} <= threads
+    alone = check_trace(runs_to_runtrace(made, [run]))
+    assert {event["args"]["name"] for event in alone["M"]} >= {"Core 0 Execs", "Core 1 Execs"}
+    assert len(alone["X"]) == 8

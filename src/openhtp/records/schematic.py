@@ -54,7 +54,10 @@ class QnnOp(Struct, frozen=True):
 
 
 class HtpOp(Struct, frozen=True, kw_only=True):
-    """One op as the chip runs it: on a thread of an engine, from ``start`` for ``cycles``; bytes that it moves."""
+    """One op as the chip runs it: on a thread of an engine, from ``start`` for ``cycles``; bytes that it moves.
+
+    ``inputs`` are the ops whose results it reads, ``after`` those that the sequencer has come before it.
+    """
 
     serial: int
     name: str
@@ -74,6 +77,7 @@ class HtpOp(Struct, frozen=True, kw_only=True):
     dram_write: int = 0
     vtcm_read: int = 0
     vtcm_write: int = 0
+    after: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:

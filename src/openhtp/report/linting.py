@@ -29,6 +29,8 @@ from openhtp.report.listing import header, metadata
 MOST_NAMES = 10
 CRITICAL_PATH, _CYCLES, _NODE = 6001, 3003, 404
 _WAIT, _OVERLAP, _WAIT_OVERLAP, _RESOURCES, _BACKGROUND, _WAIT_BACKGROUND = 5001, 5002, 5003, 5004, 5005, 5006
+_WORK = (OpRole.COMPUTE, OpRole.READ, OpRole.WRITE)
+"""Syncs and checkpoints are the waiting itself."""
 _BITS = ((ChipEngine.HVX, 1), (ChipEngine.HMX, 2), (ChipEngine.DMA, 4))
 
 
@@ -120,7 +122,7 @@ def _lint_core(ops: list[HtpOp], lints: dict[int, Lint]) -> None:
         _note_wait(last, idle, main)
         idle = []
         last.cycles += cycles
-        others = {op.owner for op in running if not _is_same_work(op, main)}
+        others = {op.owner for op in running if op.role in _WORK and not _is_same_work(op, main)}
         if others:
             last.overlap += cycles
             for owner in others:
@@ -140,10 +142,10 @@ def _is_same_work(op: HtpOp, main: HtpOp) -> bool:
 
 def _note_wait(to: Lint, idle: list[tuple[int, list[HtpOp]]], main: HtpOp) -> None:
     """The time before an op in which nothing was computed. What it waited for does not count as background."""
-    needed = set(main.inputs)
+    needed = {*main.inputs, *main.after}
     for cycles, running in idle:
         to.wait += cycles
-        others = {op.owner for op in running if op.id not in needed}
+        others = {op.owner for op in running if op.role in _WORK and op.id not in needed}
         if others:
             to.wait_overlap += cycles
             for owner in others:

@@ -6,6 +6,7 @@ for another, the ops behind are drawn later by that much.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +32,21 @@ _FLAGS = {
     OpRole.COMPUTE: (),
     OpRole.CONSTANT: (),
 }
-_COUNTERS = ("VTCM read", "VTCM write", "DRAM read", "DRAM write")
+_COUNTERS = {
+    "VTCM read": "vtcm_read",
+    "VTCM write": "vtcm_write",
+    "DRAM read": "dram_read",
+    "DRAM write": "dram_write",
+}
+"""Bandwidths, and the bytes of an op that they are made of: it moves them evenly while it runs."""
 _DESCRIPTIONS = {
     "DramToTcm": "Loads data from DRAM into VTCM.",
     "TcmToDram": "Writes data from VTCM to DRAM.",
     "DmaCheckpointSet": "Says that data for a later op has been written.",
     "DmaCheckpointWait": "Waits for a DmaCheckpointSet.",
     "Sync": "Puts HVX ops that depend on each other in order.",
+    "BlockZapOp": "Fills blocks that a tensor leaves partly empty.",
+    "SystemService": "Brings chunks of data into the L2 cache ahead of an op.",
 }
 
 
@@ -180,20 +189,21 @@ def _constants(schematic: Schematic, options: TraceOptions) -> Iterator[Json]:
 
 
 def _memory(schematic: Schematic, starts: dict[int, int]) -> Iterator[Json]:
-    """Bytes that ops under way move, and bytes of VTCM that are held; core by core."""
+    """Bytes that move in each cycle, and bytes of VTCM that are held; core by core."""
     for core in sorted({op.core for op in schematic.executed}):
-        changes: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        begins, ends = defaultdict[int, list[HtpOp]](list), defaultdict[int, list[HtpOp]](list)
         for op in schematic.executed:
             if op.core == core and op.cycles:
-                moved = (op.vtcm_read, op.vtcm_write, op.dram_read, op.dram_write)
-                for counter, nbytes in enumerate(moved):
-                    changes[starts[op.id]][counter] += nbytes
-                    changes[starts[op.id] + op.cycles][counter] -= nbytes
-        in_flight = [0, 0, 0, 0]
-        for at in sorted(changes):
-            in_flight = [before + change for before, change in zip(in_flight, changes[at], strict=True)]
-            for name, value in zip(_COUNTERS, in_flight, strict=True):
-                yield _counter(core, name, at, value)
+                begins[starts[op.id]].append(op)
+                ends[starts[op.id] + op.cycles].append(op)
+        running: dict[int, HtpOp] = {}
+        for at in sorted({*begins, *ends}):
+            for op in ends[at]:
+                del running[op.id]
+            running.update({op.id: op for op in begins[at]})
+            for name, moved in _COUNTERS.items():
+                rate = sum(getattr(op, moved) / op.cycles for op in running.values())
+                yield _counter(core, name, at, {"bytes/cycle": round(rate, 3)})
         yield from _allocated(schematic, core, starts)
 
 
@@ -207,7 +217,7 @@ def _allocated(schematic: Schematic, core: int, starts: dict[int, int]) -> Itera
     allocated = 0
     for at in sorted(changes):
         allocated += changes[at]
-        yield _counter(core, "VTCM alloc", at, allocated)
+        yield _counter(core, "VTCM alloc", at, {"bytes": allocated})
 
 
 def _input_output_flows(
@@ -225,11 +235,18 @@ def _input_output_flows(
 def _sequencer_flows(
     schematic: Schematic, starts: dict[int, int], places: dict[int, tuple[int, int]]
 ) -> Iterator[Json]:
+    """The order on each thread, and across threads what syncs and checkpoints hold back."""
+    ops = {op.id: op for op in schematic.executed}
     last: dict[tuple[int, int], HtpOp] = {}
-    for number, op in enumerate(sorted(schematic.executed, key=lambda op: (starts[op.id], op.serial)), start=1):
+    numbers = itertools.count(1)
+    for op in sorted(schematic.executed, key=lambda op: (starts[op.id], op.serial)):
         before = last.get(places[op.id])
-        if before is not None:
-            yield from _flow("sequencer", "SequencerFlowEvents", number, before, op, starts, places)
+        earlier = [] if before is None else [before]
+        held_by = [ops[each] for each in op.after if each in ops]
+        earlier += [each for each in held_by if each is not before and each.core == op.core]
+        for each in earlier:
+            if starts[each.id] <= starts[op.id] + op.cycles:
+                yield from _flow("sequencer", "SequencerFlowEvents", next(numbers), each, op, starts, places)
         last[places[op.id]] = op
 
 
@@ -252,9 +269,9 @@ def _flow(
 
 
 def _run_events(schematic: Schematic, run: RunTimes, scale: float) -> Iterator[Json]:
-    """The run as the device measured it, below the ops of the core that it ran on."""
-    core = next((op.core for op in schematic.executed), 0)
-    for base, word, spans in ((_RUNTRACES, "Runtraces", run_spans(run)), (_YIELDS, "Yields", yield_spans(run))):
+    """The run as the device measured it, below the ops of each core that it ran on."""
+    kinds = ((_RUNTRACES, "Runtraces", run_spans(run)), (_YIELDS, "Yields", yield_spans(run)))
+    for core, (base, word, spans) in itertools.product(_cores_of(schematic), kinds):
         if not spans:
             continue
         pid = base + core
@@ -265,6 +282,10 @@ def _run_events(schematic: Schematic, run: RunTimes, scale: float) -> Iterator[J
             yield _run_span(span, pid, scale, schematic.graph)
 
 
+def _cores_of(schematic: Schematic) -> list[int]:
+    return sorted({op.core for op in schematic.executed}) or [0]
+
+
 def _run_span(span: DeviceSpan, pid: int, scale: float, graph: str) -> Json:
     start, end = round(span.start_ns * scale), round(span.end_ns * scale)
     args = {"graph_name": graph, "measured_us": (span.end_ns - span.start_ns) / 1000, **modelled_time(span)}
@@ -272,8 +293,8 @@ def _run_span(span: DeviceSpan, pid: int, scale: float, graph: str) -> Json:
     return {**event, "ts": start, "dur": end - start, "args": args}
 
 
-def _counter(core: int, name: str, at: int, value: int) -> Json:
-    return {"ph": "C", "cat": "memory", "name": name, "pid": core, "tid": 0, "ts": at, "args": {"bytes": value}}
+def _counter(core: int, name: str, at: int, value: dict[str, float]) -> Json:
+    return {"ph": "C", "cat": "memory", "name": name, "pid": core, "tid": 0, "ts": at, "args": value}
 
 
 def _sorted(pid: int, index: int) -> Json:
@@ -337,16 +358,17 @@ def computing_ns(run: RunTimes) -> int:
 def runs_to_runtrace(schematic: Schematic, runs: Sequence[RunTimes]) -> dict[str, Any]:
     """The runtrace file: all runs, in ticks from when the first was received."""
     runs = sorted(runs, key=lambda run: run.received_ns)
-    core = next((op.core for op in schematic.executed), 0)
     events = [metadata("process_name", 0, 0, f"{schematic.graph} Runtraces")]
     origin = runs[0].received_ns if runs else 0
     lanes = _OpLanes()
-    for run in runs:  # those that were queued at the same time stand side by side
-        tid = lanes.place(0, run.received_ns, run.finished_ns)
-        base = run.received_ns - origin
-        events += [_tick_event(schematic, span, base, run, tid) for span in run_spans(run)]
-    for tid in range(lanes.used(0)):
-        events.append(metadata("thread_name", 0, tid, f"Core {core} Execs" + (f" ({tid + 1})" if tid else "")))
+    # Those that were queued at the same time stand side by side.
+    placed = [(run, lanes.place(0, run.received_ns, run.finished_ns)) for run in runs]
+    for core, lane in itertools.product(_cores_of(schematic), range(lanes.used(0))):
+        tid = core * lanes.used(0) + lane
+        events.append(metadata("thread_name", 0, tid, f"Core {core} Execs" + (f" ({lane + 1})" if lane else "")))
+        for run in (run for run, at in placed if at == lane):
+            base = run.received_ns - origin
+            events += [_tick_event(schematic, span, base, run, tid) for span in run_spans(run)]
     return {"header": header("RUN_TRACE", "1.1.0"), "otherData": {"times": "measured"}, "traceEvents": events}
 
 

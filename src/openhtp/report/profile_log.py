@@ -24,7 +24,7 @@ from openhtp.core.errors import BadProfile
 from openhtp.core.files import read_file
 from openhtp.core.units import MIB
 from openhtp.records.profile import ProfileEvent, ProfileLogContent
-from openhtp.records.schematic import OpRole, Schematic
+from openhtp.records.schematic import SYSTEM, OpRole, Schematic
 
 MAGIC = b"OHTPPROF"
 LOG_VERSION = 1
@@ -70,7 +70,7 @@ def preparation_digest(schematic: Schematic) -> str:
     made = {
         (op.owner, op.name, op.dims, op.dtype)
         for op in schematic.ops
-        if op.role in (OpRole.COMPUTE, OpRole.CONSTANT)
+        if op.role in (OpRole.COMPUTE, OpRole.CONSTANT) and op.owner != SYSTEM
     }
     nodes = [(node.number, node.name, node.type, node.into) for node in schematic.nodes]
     whole = (schematic.graph, schematic.soc, schematic.vtcm_bytes, nodes, sorted(made))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from openhtp.core.tensor import TensorSpec
 from openhtp.cost import estimate, schedule_of
 from openhtp.hw.clocks import FULL, Clocks
@@ -37,6 +39,8 @@ _MOVES = {
 }
 # The owners of transfers that do not belong to their kernel.
 _OWNERS = {Activity.LOAD: INPUT, Activity.STORE: OUTPUT, Activity.CHECKPOINT: SYSTEM}
+_BLOCK = 32
+"""Channels of a block of the HMX."""
 _ENGINES = {Unit.HMX: ChipEngine.HMX, Unit.HVX: ChipEngine.HVX, Unit.DMA: ChipEngine.DMA}
 
 
@@ -51,6 +55,7 @@ def schematic_of(program: HtpProgram, *, core: int = 0, clocks: Clocks = FULL) -
     maker = _Maker(program, schedule, {node.name: node.number for node in nodes}, cores)
     for operation in schedule.operations:
         maker.add(operation)
+    maker.add_services()
     return Schematic(
         graph=program.name,
         soc=program.soc.name,
@@ -91,6 +96,10 @@ class _Maker:
         # The last op that computed something of a kernel, or brought something in for it.
         self._computed: dict[int, int] = {}
         self._loaded: dict[int, int] = {}
+        # Where the ops of a kernel's first tile are, what they waited for, and where its results were carried out.
+        self._first: dict[int, range] = {}
+        self._waits: dict[int, list[int]] = {}
+        self._carried_out: dict[int, int] = {}
         self._makers = {name: at for at, kernel in enumerate(program.kernels) for name in kernel.outputs}
 
     def add(self, operation: ScheduledOperation) -> None:
@@ -101,6 +110,7 @@ class _Maker:
             return
         threads = self._schedule.hvx_threads if operation.unit is Unit.HVX else 1
         inputs = self._inputs(operation.kernel, kernel)
+        place = len(self.ops)
         for thread in range(threads):
             self._append(
                 operation,
@@ -113,6 +123,61 @@ class _Maker:
                 threads=threads,
             )
         self._computed[operation.kernel] = self.ops[-1].id
+        self._first.setdefault(operation.kernel, range(place, len(self.ops)))
+
+    def add_services(self) -> None:
+        """What the system does before each kernel, in the fixed time that a kernel is modelled to cost.
+
+        How that time divides is not known: each service has an equal share of it.
+        """
+        for number, times in enumerate(self._schedule.kernels):
+            services = self._services(number)
+            at = times.start + times.waited
+            ends = [at + times.overhead * share // len(services) for share in range(1, len(services) + 1)]
+            earlier = [*self._waits.get(number, ())]
+            for (name, role), end in zip(services, ends, strict=True):
+                unit = Unit.HVX if role is OpRole.COMPUTE else None
+                makers = [self._computed[maker] for maker in self._sources_of(number) if role is OpRole.SYNC]
+                earlier += self._add_service(number, name, role, (at, end), unit, after=tuple(makers))
+                at = end
+            for place in self._first.get(number, ()):
+                self.ops[place] = replace(self.ops[place], after=tuple(earlier))
+
+    def _services(self, number: int) -> list[tuple[str, OpRole]]:
+        """Data are brought near, partly empty blocks are filled for matrix ops, and HVX ops are put in order."""
+        kernel, times = self._program.kernels[number], self._schedule.kernels[number]
+        services = [("SystemService", OpRole.READ)]
+        given = [self._program.tensors[name] for name in kernel.inputs if name not in self._program.statics]
+        if Unit.HMX in times.busy and any(spec.shape and spec.shape[-1] % _BLOCK for spec in given[:1]):
+            services.append(("BlockZapOp", OpRole.COMPUTE))
+        if Unit.HMX not in times.busy and self._sources_of(number):
+            services.append(("Sync", OpRole.SYNC))
+        return services if times.overhead >= len(services) else []
+
+    def _sources_of(self, number: int) -> list[int]:
+        """Kernels whose results a kernel reads."""
+        names = self._program.kernels[number].inputs
+        makers = dict.fromkeys(self._makers[name] for name in names if name in self._makers)
+        return [maker for maker in makers if maker != number and maker in self._computed]
+
+    def _add_service(
+        self,
+        number: int,
+        name: str,
+        role: OpRole,
+        times: tuple[int, int],
+        unit: Unit | None = None,
+        after: tuple[int, ...] = (),
+    ) -> list[int]:
+        """An op of the system's on each core; it belongs to no node. The ids are those of the new ops."""
+        place = len(self.ops)
+        activity = Activity.CHECKPOINT if unit is None else Activity.COMPUTE
+        operation = ScheduledOperation(
+            kernel=number, tile=None, unit=unit or Unit.DMA, activity=activity, start=times[0], end=times[1]
+        )
+        tensor = self._result(self._program.kernels[number])
+        self._append(operation, name=name, owner=SYSTEM, role=role, tensor=tensor, inputs=(), after=after)
+        return [op.id for op in self.ops[place:]]
 
     def regions(self) -> tuple[Region, ...]:
         """The ranges of VTCM in use, with their times."""
@@ -139,11 +204,31 @@ class _Maker:
             tensor = self._program.tensors[constants[0]] if constants else tensor
         elif role is OpRole.WRITE and operation.kernel in self._computed:
             inputs = (self._computed[operation.kernel],)
-        self._append(operation, name=name, owner=owner, role=role, tensor=tensor, inputs=inputs)
-        if operation.activity is Activity.WEIGHTS:
+        after: tuple[int, ...] = ()
+        if operation.activity is Activity.FILL:
+            sources = self._sources_of(operation.kernel)
+            after = tuple(self._carried_out[source] for source in sources if source in self._carried_out)
+        elif operation.activity is Activity.CHECKPOINT:
+            after = self._checkpoint(operation, self._fetched.get(operation.kernel))
+        place = len(self.ops)
+        self._append(operation, name=name, owner=owner, role=role, tensor=tensor, inputs=inputs, after=after)
+        if operation.activity is Activity.CHECKPOINT:
+            self._waits[operation.kernel] = [op.id for op in self.ops[place:]]
+        elif operation.activity is Activity.WEIGHTS:
             self._fetched[operation.kernel] = self.ops[-1].id
         elif role is OpRole.READ:
             self._loaded[operation.kernel] = self.ops[-1].id
+        elif operation.activity is Activity.SPILL and operation.tile == self._last_tile(operation.kernel):
+            self._carried_out[operation.kernel] = self._checkpoint(operation, self.ops[-1].id)[-1]
+
+    def _checkpoint(self, operation: ScheduledOperation, transfer: int | None) -> tuple[int, ...]:
+        """Set where enough of a transfer is there: what waits for it goes on at once."""
+        after = () if transfer is None else (transfer,)
+        times = operation.end, operation.end
+        return tuple(self._add_service(operation.kernel, "DmaCheckpointSet", OpRole.SET, times, after=after))
+
+    def _last_tile(self, number: int) -> int:
+        return self._schedule.kernels[number].tiles - 1
 
     def _inputs(self, number: int, kernel: Kernel) -> tuple[int, ...]:
         """The ops whose results a compute op reads: other kernels, weights, and the last data brought in."""
@@ -180,6 +265,7 @@ class _Maker:
         inputs: tuple[int, ...],
         thread: int = 0,
         threads: int = 1,
+        after: tuple[int, ...] = (),
     ) -> None:
         """One op on each core; cores and threads have equal shares of what it moves."""
         waits, parts = operation.activity is Activity.CHECKPOINT, threads * len(self._cores)
@@ -196,6 +282,7 @@ class _Maker:
                     start=max(0, operation.start),
                     cycles=operation.end - max(0, operation.start),
                     inputs=inputs,
+                    after=after,
                     dram_read=operation.ddr_read // parts,
                     dram_write=operation.ddr_written // parts,
                     vtcm_read=operation.vtcm_read // parts,
