@@ -141,9 +141,9 @@ def test_power_votes(opened: LibraryDevice) -> None:
     corners = (VoltageCorner.TURBO,) * 3
     with PowerVotes(opened.backend) as votes:
         votes.vote(dcvs=DcvsVote(bus=corners, core=corners, sleep_latency_us=40), rpc_latency_us=100)
-        votes.vote(rpc_polling_us=9999)
+        votes.vote(rpc_polling_us=10_000)
         with pytest.raises(InvalidArgument, match="RPC polling time") as caught:
-            votes.vote(rpc_polling_us=10_000)
+            votes.vote(rpc_polling_us=10_001)
         assert caught.value.code == 13001
         with pytest.raises(InvalidArgument, match="no vote"):
             votes.vote()

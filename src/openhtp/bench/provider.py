@@ -205,8 +205,8 @@ def _beside(
 ) -> tuple[list[SpanNs], list[SpanNs]]:
     """Run one model all the time, and another now and then; tells when each of them ran."""
     clock, dice, goes_on = time.perf_counter_ns, random.Random(1), [True]
-    long_runs: list[SpanNs] = msgspec.field(default_factory=list)
-    urgent_runs: list[SpanNs] = msgspec.field(default_factory=list)
+    long_runs: list[SpanNs] = []
+    urgent_runs: list[SpanNs] = []
 
     def keep_running() -> None:
         while goes_on:
