@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openhtp.config import GENERAL, HTP, BackendConfig, Section, as_config, parse_config, read_config
+from openhtp.core import telling
 from openhtp.core.errors import InvalidArgument
 from openhtp.options import CONTEXT, DEVICE, GRAPH
 
@@ -281,6 +282,58 @@ def test_votes() -> None:
     assert [times["rpc_polling_us"] for *_, times in voter.votes] == [10, 10, None]
     with pytest.raises(InvalidArgument, match="perf profile"):
         config.with_perf_profile("fast")
+
+
+@pytest.mark.parametrize(
+    ("content", "profile"),
+    [
+        ({"graphs": [{"graph_names": ["g"], "vtcm_mb": 4}]}, "high_performance"),
+        ({"devices": [{"soc_model": 43}]}, "high_performance"),
+        ({"devices": [{"soc_model": 43}, {"cores": [{"perf_profile": "burst"}]}]}, "burst"),
+        ({"context_configs": {"async_execute_queue_depth": 3}}, None),
+    ],
+    ids=str,
+)
+def test_c8_a_file_of_the_backend_votes_also_without_cores(content: dict[str, Any], profile: str | None) -> None:
+    voter = _Voter()
+    config = parse_config(content)
+    config.vote(voter)
+    assert [name for _, name, _ in voter.votes] == ([profile] if profile else [])
+    assert config.perf_profile == profile
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "default"),
+    [
+        ("devices", "pd_session", "signed", "unsigned"),
+        ("devices", "use_client_context", True, False),
+        ("graphs", "fp16_relaxed_precision", 1, 0),
+        ("graphs", "share_io_buffer", True, False),
+        ("cores", "ddr_perf_mode", True, False),
+    ],
+)
+def test_c10_a_key_without_effect_is_told_of_once(
+    section: str,
+    key: str,
+    value: object,
+    default: object,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+
+    def read(chosen: object) -> None:
+        entry = {key: chosen}
+        parse_config({"devices": [{"cores": [entry]}]} if section == "cores" else {section: [entry]}, "c.json")
+
+    read(default)
+    assert not caplog.records
+    read(value)
+    read(value)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"c.json: {key} is " in record.message
+    assert "no effect" in record.message
 
 
 def test_each_core_has_votes_of_its_own() -> None:

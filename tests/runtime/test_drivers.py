@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 import openhtp as htp
@@ -17,14 +20,32 @@ def test_the_systems_driver_is_told_of(
     )
     assert device.pid
     assert [record.message for record in caplog.records if record.name.endswith("device_choice")] == [
-        "Traditional path not available. Switching to user driver path",
-        "HTP user driver is loaded. Switched to user driver path",
+        "QnnDsp <W> Traditional path not available. Switching to user driver path",
+        "QnnDsp <W> HTP user driver is loaded. Switched to user driver path",
     ]
 
 
 def test_the_traditional_path_says_nothing(backend: htp.Backend, caplog: pytest.LogCaptureFixture) -> None:
     assert backend.create_device(transport="inprocess").pid
     assert not [record for record in caplog.records if record.name.endswith("device_choice")]
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_c19_a_program_without_libraries_takes_the_systems_driver(
+    backend: htp.Backend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    bundled: bool,
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "program.py")])
+    if bundled:
+        for name in ("QnnHtpV73Stub.dll", "libQnnHtpV73Skel.so"):
+            (tmp_path / name).touch()
+    device = backend.create_device(platform="windows", driver_version="2.40.0", host="thread")
+    told = [record.message for record in caplog.records if record.name.endswith("device_choice")]
+    assert len(told) == (0 if bundled else 2)
+    assert device.driver == ("" if bundled else "2.40.0")
 
 
 @pytest.mark.parametrize(

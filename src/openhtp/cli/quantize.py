@@ -72,6 +72,14 @@ def quantize(
     per_channel: Annotated[
         bool, typer.Option(help="A scale per output channel of weights.")
     ] = DEFAULT.per_channel,
+    restrict_quantization_steps: Annotated[
+        str | None,
+        typer.Option(
+            "--restrict_quantization_steps",
+            "--restrict-quantization-steps",
+            help='Lowest and highest code of 16-bit weights: "-0x8000 0x7F7F" is what an HTP has.',
+        ),
+    ] = None,
     method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = DEFAULT.method,
     dim: Dim = None,
     freeze: Freeze = None,
@@ -96,6 +104,7 @@ def quantize(
                 weight=weight,
                 per_channel=per_channel,
                 method=method,
+                restrict_quantization_steps=restrict_quantization_steps,
                 progress=lambda done: bar.update(task, completed=done),
             )
             target = output or model.with_suffix(".qdq.onnx")

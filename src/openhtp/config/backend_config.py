@@ -14,6 +14,7 @@ from openhtp.config.reading import JsonDict, check_section, parse_json, refuse
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.files import read_file
+from openhtp.core.telling import warn_once
 from openhtp.core.units import MIB
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
 from openhtp.options import CONTEXT, GRAPH, ContextOrigin, Table
@@ -75,13 +76,15 @@ class BackendConfig:
 
     @property
     def cores(self) -> tuple[CoreConfig, ...]:
-        """Votes, core by core. A config without any still votes as the tools' extension does by default."""
+        """Votes, core by core. A file of the backend without any votes as the documents have it by default."""
         configs = []
         for device in self.htp.get("devices", ()):
             for core in device.get("cores", ()):
                 times = {name: core.get(key) for name, key in _TIMES.items()}
                 profile = core.get("perf_profile", DEFAULT_PERF_PROFILE)
                 configs.append(CoreConfig(core_id=core.get("core_id", 0), perf_profile=profile, **times))
+        if not configs and (self.htp or "backend_extensions" in self.general):
+            configs.append(CoreConfig())
         return tuple(configs)
 
     @property
@@ -260,7 +263,22 @@ def _verified_config(source: str, htp: JsonDict, general: JsonDict) -> BackendCo
     context = htp.get("context", {})
     if "max_spill_fill_buffer_for_group" in context and "group_id" not in context:
         refuse(source, "/context/max_spill_fill_buffer_for_group", 'is given without "group_id": 0')
+    _tell_of_idle_keys(source, HTP, htp)
     return BackendConfig(source=source, htp=htp, general=general)
+
+
+def _tell_of_idle_keys(source: str, section: Section, values: Mapping[str, Any]) -> None:
+    """Say once of each key that was given and has no effect."""
+    for key in section.keys:
+        value = values.get(key.name)
+        if key.is_idle and value and str(value) != key.default:
+            words = f"{source}: {key.name} is {shown(value)}, which has no effect here. {key.about}"
+            warn_once(log, ("config", key.name), words)
+    for inner in section.sections:
+        content = values.get(inner.name, ())
+        for entry in content if inner.is_list else (content,):
+            if entry:
+                _tell_of_idle_keys(source, inner, entry)
 
 
 def _load(path: str | os.PathLike[str]) -> JsonDict:

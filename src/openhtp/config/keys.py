@@ -92,6 +92,11 @@ class Key:
         return table.option(name) if name in table else None
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it is checked and then left alone."""
+        return self.row is None and not self.instead
+
+    @property
     def effect(self) -> str:
         """What it comes to, for the reference page."""
         row = self.row

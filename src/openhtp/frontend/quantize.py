@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+from onnx import numpy_helper
 
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
@@ -62,6 +64,8 @@ _QUANTIZED_OPS = frozenset(
         *("QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul"),
     )
 )
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_MOST_STEPS_16 = 0x8000
 # The first opset in which DequantizeLinear has an axis.
 _PER_CHANNEL_OPSET = 13
 
@@ -93,14 +97,17 @@ class _SampleReader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defi
 class Recipe:
     """How a model is quantized: 8 or 16 bits, a scale per tensor or per channel, and how ranges are found.
 
+    Weights of signed types are symmetric, as the documents recommend; ``u8`` is not.
     ``layers`` has the types of activations of nodes, by name, that are to differ from the rest.
+    ``steps`` are the lowest and the highest code that 16-bit weights may have.
     """
 
     activation: str = "u16"
-    weight: str = "u8"
+    weight: str = "s8"
     per_channel: bool = False
     method: str = "minmax"
     layers: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Raise InvalidArgument for a choice that there is not."""
@@ -140,6 +147,7 @@ def quantize_model(
     per_channel: bool = DEFAULT.per_channel,
     method: str = DEFAULT.method,
     layers: Mapping[str, str] | None = None,
+    restrict_quantization_steps: str | None = None,
     dims: Dims | None = None,
     freeze: Freeze | None = None,
     progress: Callable[[int], None] | None = None,
@@ -147,11 +155,18 @@ def quantize_model(
     """The QDQ form of a float model, with ranges measured on ``samples``. The HTP takes the result.
 
     ``layers`` gives nodes, by name, another type of activations than the rest; what lies between two types is
-    converted. ``progress(n)`` is called when sample ``n`` is about to run. Raises InvalidArgument for a bad choice
-    or a model that is quantized already, and UnsupportedError when the HTP or the quantizer cannot take the model.
+    converted. ``restrict_quantization_steps``, as ``"-0x8000 0x7F7F"``, has the lowest and the highest code that
+    16-bit weights may have; an HTP has none above 0x7F7F. ``progress(n)`` is called when sample ``n`` is about to
+    run. Raises InvalidArgument for a bad choice or a model that is quantized already, and UnsupportedError when
+    the HTP or the quantizer cannot take the model.
     """
     recipe = Recipe(
-        activation=activation, weight=weight, per_channel=per_channel, method=method, layers=layers or {}
+        activation=activation,
+        weight=weight,
+        per_channel=per_channel,
+        method=method,
+        layers=layers or {},
+        steps=None if restrict_quantization_steps is None else _read_steps(restrict_quantization_steps),
     )
     recipe.check()
     samples = items_of(samples) or []
@@ -272,17 +287,76 @@ def _translated() -> Iterator[None]:
         raise UnsupportedFeature(f"onnxruntime's quantizer refuses the model: {error}") from error
 
 
+def _read_steps(text: object) -> tuple[int, int]:
+    """The lowest and the highest step, as the vendor's quantizer takes them."""
+    words = text.split() if isinstance(text, str) else []
+    try:
+        low, high = (int(word, 0) for word in words)
+    except ValueError:
+        low, high = 0, 0
+    if not low < 0 < high:
+        raise InvalidArgument(
+            f"restrict_quantization_steps is {shown(text)}; expected the lowest and the highest step, as -0x8000"
+            " 0x7F7F"
+        )
+    if low < -_MOST_STEPS_16 or high >= _MOST_STEPS_16:
+        raise InvalidArgument(
+            f"restrict_quantization_steps is {shown(text)}; 16 bits have {-_MOST_STEPS_16:#x} to"
+            f" {_MOST_STEPS_16 - 1:#x}"
+        )
+    return low, high
+
+
 def _overrides(prepared: Path, recipe: Recipe) -> dict[str, list[dict[str, Any]]] | None:
-    """The results of layers that are to have a type of their own, as the quantizer wants them named."""
+    """What tensors have of their own, as the quantizer wants them named: types of results, ranges of weights."""
+    graph = parse_model(prepared.read_bytes()).graph
+    found = {**_layer_overrides(graph, recipe), **_weight_overrides(graph, recipe)}
+    return found or None
+
+
+def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
+    """Wider ranges of 16-bit weights, so that none of their codes is beyond the steps."""
+    if recipe.steps is None or recipe.weight != "s16":
+        return {}
+    readers = {node.input[1]: node for node in graph.node if node.op_type in _WITH_WEIGHTS and len(node.input) > 1}
+    found = {}
+    for stored in graph.initializer:
+        if stored.name not in readers:
+            continue
+        data = np.abs(numpy_helper.to_array(stored))
+        axis = _channel_axis(readers[stored.name], data.ndim) if recipe.per_channel else None
+        most = [float(data.max())]
+        if axis is not None:
+            most = [float(one) for one in data.max(axis=tuple(each for each in range(data.ndim) if each != axis))]
+        # The quantizer divides what it is given by all codes of the type.
+        wider = (_MOST_STEPS_16 - 1) / min(-recipe.steps[0], recipe.steps[1])
+        ranges = [
+            {"rmin": np.float32(-one * wider), "rmax": np.float32(one * wider), "symmetric": True} for one in most
+        ]
+        if axis is not None:
+            ranges[0]["axis"] = axis
+        found[stored.name] = ranges
+    return found
+
+
+def _channel_axis(node: Any, rank: int) -> int:
+    """The axis of output channels, along which the quantizer has scales of its own."""
+    if node.op_type == "Gemm" and any(item.name == "transB" and item.i for item in node.attribute):
+        return 0
+    return {"Conv": 0, "ConvTranspose": 1}.get(node.op_type, rank - 1)
+
+
+def _layer_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
+    """The results of layers that are to have a type of their own."""
     if not recipe.layers:
-        return None
-    outputs = {node.name: node.output[0] for node in parse_model(prepared.read_bytes()).graph.node}
+        return {}
+    outputs = {node.name: node.output[0] for node in graph.node}
     for name in recipe.layers:
         if name not in outputs:
             near = difflib.get_close_matches(name, outputs, n=3, cutoff=0.3) or list(outputs)[:3]
             raise InvalidArgument(f"the model has no node {name!r}; nearest known: {', '.join(near)}")
     differing = {name: given for name, given in recipe.layers.items() if given != recipe.activation}
-    return {outputs[name]: [{"quant_type": _TYPES[given]}] for name, given in differing.items()} or None
+    return {outputs[name]: [{"quant_type": _TYPES[given]}] for name, given in differing.items()}
 
 
 @contextmanager

@@ -13,9 +13,10 @@ class DeviceArguments(TypedDict, total=False):
     """Options of a device."""
 
     soc: str | int
+    defaults: str | None
     name: str | None
     platform: str
-    driver_path: str
+    driver_path: str | None
     driver_version: str | None
     policy: str
     threads: int

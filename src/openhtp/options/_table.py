@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 from openhtp.core.checks import shown
 from openhtp.core.errors import InternalError, InvalidArgument, UnsupportedFeature
 from openhtp.core.status import Status
+from openhtp.core.telling import warn_once
 from openhtp.core.validating import ArgumentPlace, did_you_mean
 from openhtp.core.value_kinds import ValueKind
+
+log = logging.getLogger(__name__)
 
 # Arguments as a caller gave them.
 Arguments = Mapping[str, object]
@@ -67,6 +71,8 @@ class Option:
     ``aliases`` are other names that the documents have for it. ``origins`` and ``platforms`` say where it can be
     given, everywhere if empty; ``needs`` names options that must be on with it.
     ``same_as`` names an option that is the same in another unit: ``factor`` of that unit make one of this one.
+    ``documented_on`` are the platforms on which the documents have it, ``documented_limit`` another limit that
+    they set; here it works beyond them, which is said once.
     ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
     ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
     """
@@ -89,6 +95,8 @@ class Option:
     same_as: str | None = None
     factor: int = 1
     sets: str | None = None
+    documented_on: tuple[str, ...] = ()
+    documented_limit: str = ""
     no_effect: str = ""
 
     @property
@@ -227,6 +235,9 @@ class Table:
         for row in chosen.values():
             self._check_together(row, chosen)
             self._check_where(row, arch, platform, origin)
+        if platform is not None:
+            for row in chosen.values():
+                self._tell_of_limit(row, platform)
         return OptionValues(self, values)
 
     def read_stored(self, stored: Arguments) -> OptionValues:
@@ -253,6 +264,14 @@ class Table:
                 raise InvalidArgument(
                     f"{self.owner} option {row.name} needs {other} as well; give both or neither", self.status
                 )
+
+    def _tell_of_limit(self, row: Option, platform: str) -> None:
+        limit = row.documented_limit
+        if row.documented_on and platform not in row.documented_on:
+            limit = f"on {' and '.join(row.documented_on)} only; here {platform} has it, too"
+        if limit:
+            words = f"the documents have {self.owner} option {row.name} {limit}"
+            warn_once(log, ("limit", self.owner, row.name, platform), words)
 
     def _check_where(
         self, row: Option, arch: int | None, platform: str | None, origin: ContextOrigin | None

@@ -20,6 +20,7 @@ CONCURRENT_ARCH = 81
 
 _STORED = (ContextOrigin.BINARY, ContextOrigin.LIST)
 CONCURRENT_PLATFORMS = ("android", "linux")
+CONCURRENT_DOCUMENTED = ("android",)
 _PROFILING = ("android", "qnx", "linux")
 
 
@@ -182,6 +183,7 @@ _GROUPS = (
         prepared=PreparedWhere.OFFLINE,
         origins=(ContextOrigin.BINARY,),
         platforms=CONCURRENT_PLATFORMS,
+        documented_on=CONCURRENT_DOCUMENTED,
         excludes=("register_multi_contexts", "memory_limit_hint"),
     ),
     Option(
@@ -255,6 +257,7 @@ _LOADING = (
         "Bytes of device memory go into the profile of the context's creation and of its freeing.",
         Flag(),
         platforms=_PROFILING,
+        documented_on=("android", "qnx"),
         changes=Changeable.ALWAYS,
     ),
     _loading(

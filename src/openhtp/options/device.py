@@ -16,6 +16,7 @@ NPUS = ("private", "shared")
 # What the documents call the two hosts, and older programs too.
 TRANSPORTS = {"rpc": "process", "inprocess": "thread"}
 POLICIES = ("strict", "edf", "fair")
+DEFAULTS = ("openhtp", "document")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ BACKEND = Table(
             kind=Text("the path of a libQnnHtp.so, or 'vendor' to find the installed one"),
             about="Make Qualcomm's own library the devices instead of the emulator.",
         ),
+        Option(
+            name="defaults",
+            kind=Choice(DEFAULTS),
+            default="openhtp",
+            about="The `defaults` of its devices, unless they say otherwise.",
+        ),
     ),
 )
 
@@ -57,6 +64,13 @@ DEVICE = Table(
             config_key="soc_model",
         ),
         Option(
+            name="defaults",
+            kind=Choice(DEFAULTS),
+            about="What holds where neither a call nor a config says it. `openhtp`: an SM8650, all of its VTCM,"
+            " floats in 16 bits. `document`, as the vendor's pages have it: an SM8350, 4 MB of VTCM, floats in 32"
+            " bits; the backend's unless given.",
+        ),
+        Option(
             name="name",
             kind=Text("a name"),
             about="Share the device with other processes under this name; a device of one's own unless given.",
@@ -70,13 +84,14 @@ DEVICE = Table(
         Option(
             name="driver_path",
             kind=Choice(("traditional", "hnrd")),
-            default="traditional",
-            about="`hnrd` is the Hexagon NPU runtime driver of Windows; `traditional` are a program's libraries.",
+            about="`hnrd` is the Hexagon NPU runtime driver of a Windows system, `traditional` libraries that lie"
+            " in the program's folder. Unless given: `hnrd` where the system has one (`driver_version`) and the"
+            " program has no QnnHtpV*Stub.dll, otherwise `traditional`.",
         ),
         Option(
             name="driver_version",
             kind=Text("a version"),
-            about="Version of the driver that the system has; at least 2.22.2. Only with `driver_path` hnrd.",
+            about="Version of the driver that a Windows system has; at least 2.22.2.",
         ),
         Option(
             name="policy",

@@ -20,6 +20,7 @@ def _switch(
     *,
     prepared: PreparedWhere = PreparedWhere.ANYWHERE,
     changes: Changeable = Changeable.NEVER,
+    documented_limit: str = "",
 ) -> Option:
     """An option that is off unless asked for, under the same name in config files."""
     return Option(
@@ -32,6 +33,7 @@ def _switch(
         in_binary=True,
         prepared=prepared,
         changes=changes,
+        documented_limit=documented_limit,
     )
 
 
@@ -84,6 +86,7 @@ _SWITCHES = (
         "What VTCM spills goes to the system's cache. Modelled times follow, by an estimated ratio.",
         prepared=PreparedWhere.OFFLINE,
         changes=Changeable.OFF_AND_ON,
+        documented_limit="on some chips only, and do not say which; here every chip has it",
     ),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ log = logging.getLogger(__name__)
 
 # The first version that programs of any other version can use.
 OLDEST_DRIVER = (2, 22, 2)
+# What a program has in its folder that brings the libraries of the platform.
+_BUNDLED = "QnnHtpV*Stub.dll"
+# What the vendor's library has before its lines.
+_PREFIX = "QnnDsp <W>"
 
 VENDOR = "vendor"
 
@@ -119,7 +124,10 @@ def choose_driver(chosen: OptionValues) -> str:
 
     Returns the version of the system's driver; empty if it is not used, or its version was not said.
     """
-    if chosen.driver_path == "traditional":
+    by_itself = chosen.driver_path is None and chosen.platform == "windows"
+    if by_itself and (chosen.driver_version is None or _brings_libraries()):
+        return ""
+    if not by_itself and chosen.driver_path != "hnrd":
         if chosen.driver_version is not None:
             raise InvalidArgument(
                 "driver_version is given, but driver_path is traditional; only the system's driver (hnrd) has one",
@@ -137,12 +145,18 @@ def choose_driver(chosen: OptionValues) -> str:
             f"driver_version is {shown(version)}; expected numbers with dots, as 2.22.2",
             st.QNN_DEVICE_ERROR_INVALID_CONFIG,
         )
-    log.warning("Traditional path not available. Switching to user driver path")
+    log.warning("%s Traditional path not available. Switching to user driver path", _PREFIX)
     if version and version_numbers(version) < OLDEST_DRIVER:
         oldest = ".".join(map(str, OLDEST_DRIVER))
         raise UnsupportedFeature(
             f"the driver has version {version}; at least {oldest} is needed: install a newer HNRD",
             st.QNN_COMMON_ERROR_LOADING_BINARIES,
         )
-    log.warning("HTP user driver is loaded. Switched to user driver path")
+    log.warning("%s HTP user driver is loaded. Switched to user driver path", _PREFIX)
     return version
+
+
+def _brings_libraries() -> bool:
+    """Whether the program has libraries of the platform in its folder: they come before the system's driver."""
+    folder = Path(sys.argv[0] if sys.argv else "").absolute().parent
+    return any(folder.glob(_BUNDLED))

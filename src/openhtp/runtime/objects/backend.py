@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 import weakref
@@ -14,7 +15,7 @@ from openhtp.core import status as st, tidying
 from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument
 from openhtp.device.config import DeviceConfig
-from openhtp.options import DEVICE, PROFILE
+from openhtp.options import BACKEND, DEVICE, PROFILE
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.links.device_choice import (
@@ -26,7 +27,7 @@ from openhtp.runtime.links.device_choice import (
 )
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.objects import forks, property as properties
-from openhtp.runtime.objects.chosen_options import ExtensionsConfig
+from openhtp.runtime.objects.chosen_options import DOCUMENTED_SOC, ExtensionsConfig
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.log import Log
@@ -36,6 +37,8 @@ from openhtp.runtime.objects.signal import Signal
 if TYPE_CHECKING:
     from openhtp.config import Source
     from openhtp.options._arguments import DeviceArguments, ProfileArguments
+
+log = logging.getLogger(__name__)
 
 # How long a program that ends without freeing its backends waits for callbacks that are still to run.
 EXIT_PATIENCE_S = 5.0
@@ -75,8 +78,13 @@ class Backend:
 
     _notifier_kind: type[Notifier] = Notifier
 
-    def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
-        """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it."""
+    def __init__(self, library: str | os.PathLike[str] | None = None, *, defaults: str = "openhtp") -> None:
+        """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it.
+
+        ``defaults="document"``: on its devices, what nobody asks for is as the vendor's pages have it
+        (``docs/options.md``).
+        """
+        self._defaults: str = BACKEND.read({"defaults": defaults}).defaults
         _heed_environment()
         self._library = None if library is None else vendor_library(library)
         self._life = Life("backend", "")
@@ -103,6 +111,8 @@ class Backend:
         Args:
             config: a backend extensions config (a file, or its content), which then holds for the device, its
                 votes, contexts and graphs, wherever a call does not say otherwise; ``docs/config.md``.
+            defaults: ``document`` for those of the vendor's pages where nothing is said; the backend's unless
+                given.
             soc: which chip, by name (``SM8650``), marketing name or SoC model number.
             name: share the device with other processes under this name; None for a device of one's own.
             platform: ``windows`` gives all priorities equal standing, as there the OS decides.
@@ -115,8 +125,12 @@ class Backend:
             transport: other words for ``host``: ``rpc`` and ``inprocess``.
         """
         self._life.require("use")
-        extensions = ExtensionsConfig(config)
-        chosen = DEVICE.read(extensions.device(options))
+        defaults = DEVICE.read({"defaults": options.get("defaults")}).defaults or self._defaults
+        extensions = ExtensionsConfig(config, documented=defaults == "document")
+        wished = extensions.device(options)
+        chosen = DEVICE.read(wished)
+        if "soc" not in wished:
+            log.info("no chip was named: this is an %s; by the documents it is an %s", chosen.soc, DOCUMENTED_SOC)
         driver = choose_driver(chosen)
         wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
         wanted.check()

@@ -10,6 +10,8 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature, WrongState
 from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
+from openhtp.core.precision import FloatPrecision
+from openhtp.core.telling import warn_once
 from openhtp.core.value_kinds import GroupRegistration
 from openhtp.hw.catalog import find_soc
 from openhtp.options import (
@@ -20,7 +22,13 @@ from openhtp.options import (
     ContextOrigin,
     OptionValues,
 )
-from openhtp.options.context import CONCURRENT, CONCURRENT_ARCH, CONCURRENT_PLATFORMS, SHARING_WITH_VA
+from openhtp.options.context import (
+    CONCURRENT,
+    CONCURRENT_ARCH,
+    CONCURRENT_DOCUMENTED,
+    CONCURRENT_PLATFORMS,
+    SHARING_WITH_VA,
+)
 from openhtp.rpc import messages as ms
 
 if TYPE_CHECKING:
@@ -35,18 +43,26 @@ log = logging.getLogger(__name__)
 
 _VA_ARCH = 73
 _QUEUE_ARCH = 73
+# Where the documents have contexts from a list of binaries: on mobile platforms and Windows.
+_LIST_PLATFORMS = ("android", "windows")
+# What holds by the vendor's pages where nobody says it.
+DOCUMENTED_SOC = "SM8350"
+_DOCUMENTED_VTCM_MB = 4
 
 
 class ExtensionsConfig:
     """A backend extensions config that was given for a device: options for all that is made there.
 
-    What a call gives directly comes before the config; without a config nothing is added.
+    What a call gives directly comes before the config, and the config before defaults. Without a config, and with
+    our defaults, nothing is added.
     """
 
-    __slots__ = ("_config",)
+    __slots__ = ("_config", "_documented")
 
-    def __init__(self, source: Source | None) -> None:
+    def __init__(self, source: Source | None, *, documented: bool = False) -> None:
+        """``documented``: where nobody says it, the defaults of the vendor's pages hold."""
         self._config: BackendConfig | None = None
+        self._documented = documented
         if source is not None:
             from openhtp.config import as_config  # needed by those who have a config
 
@@ -54,23 +70,25 @@ class ExtensionsConfig:
 
     def device(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Options of the device."""
-        return {**({} if self._config is None else self._config.device_options()), **given}
+        by_default = {"soc": DOCUMENTED_SOC} if self._documented else {}
+        return {**by_default, **({} if self._config is None else self._config.device_options()), **given}
 
     def context(self, given: Mapping[str, Any], origin: ContextOrigin) -> dict[str, Any]:
         """Options of a context that comes to be in this way."""
         return {**({} if self._config is None else self._config.context_options(origin)), **given}
 
-    def graph(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of a graph. What is given in another unit takes the place of what the config has."""
-        if self._config is None:
-            return dict(given)
-        units = {GRAPH.option(option).same_as or option for option in given if option in GRAPH}
-        own = {
-            option: value
-            for option, value in self._config.graph_options(name).items()
-            if (GRAPH.option(option).same_as or option) not in units
-        }
-        return {**own, **given}
+    def graph(self, name: str, given: Mapping[str, Any], soc: SocSpec | None = None) -> dict[str, Any]:
+        """Options of a graph. What is given in one unit takes the place of what the config has in another.
+
+        ``soc``: it gets no more VTCM by default than this chip has.
+        """
+        options = dict(given)
+        if self._config is not None:
+            options = _beneath(options, self._config.graph_options(name))
+        if self._documented:
+            vtcm_mb = _DOCUMENTED_VTCM_MB if soc is None else min(_DOCUMENTED_VTCM_MB, soc.vtcm_mb)
+            options = _beneath(options, {"vtcm_mb": vtcm_mb, "precision": FloatPrecision.FLOAT32})
+        return options
 
     def vote(self, device: Device) -> None:
         """Vote as the config says."""
@@ -78,11 +96,20 @@ class ExtensionsConfig:
             self._config.vote(device)
 
 
+def _beneath(chosen: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Options, and those of ``others`` that they do not have in any unit."""
+    units = {GRAPH.option(option).same_as or option for option in chosen if option in GRAPH}
+    more = {name: value for name, value in others.items() if (GRAPH.option(name).same_as or name) not in units}
+    return {**more, **chosen}
+
+
 def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platform: str) -> OptionValues:
     """Options of a context that is made in this way on such a device."""
     chosen = CONTEXT.read(options, arch=soc.arch, platform=platform, origin=origin)
     if chosen.share_resources:
         _check_sharing(chosen.share_resources_optimization_type, soc, platform)
+    if origin is ContextOrigin.LIST:
+        _tell_of_platforms(str(origin), _LIST_PLATFORMS, platform)
     if "queue_depth" in options:
         _tell_where_queues_are(soc, platform)
     return chosen
@@ -112,6 +139,14 @@ def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
             f" {soc.name}, {soc.arch_name}, on {platform}",
             st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
         )
+    if kind == CONCURRENT:
+        _tell_of_platforms(f"share_resources_optimization_type {kind}", CONCURRENT_DOCUMENTED, platform)
+
+
+def _tell_of_platforms(what: str, documented: Sequence[str], platform: str) -> None:
+    if platform not in documented:
+        words = f"the documents have {what} on {' and '.join(documented)} only; here {platform} has it, too"
+        warn_once(log, (what, platform), words)
 
 
 def create_message(

@@ -20,6 +20,7 @@ from openhtp.core.errors import (
     WrongState,
 )
 from openhtp.core.quant import Encoding
+from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import CONTEXT, OptionValues
 from openhtp.records.profile import Method
@@ -130,7 +131,8 @@ class Context:
         name = check_name(name, "graph")
         graphs = self.opened.graphs
         others = [graph.options for graph in list(graphs.values())]
-        chosen = new_options(self.opened, name, self.device.extensions.graph(name, options), others)
+        wanted = self.device.extensions.graph(name, options, find_soc(self.device.soc))
+        chosen = new_options(self.opened, name, wanted, others)
         graph = Graph(self.opened, name, chosen)
         if graphs.setdefault(name, graph) is not graph:  # another thread was quicker
             raise NameClash(f"graph {name!r} already exists in this context", st.QNN_GRAPH_ERROR_INVALID_NAME)

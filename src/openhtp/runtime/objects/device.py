@@ -86,7 +86,7 @@ class Device:
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
         self.contexts: set[Context] = set()
-        self._votes = Votes()
+        self._votes = Votes(self.platform)
         self._failure: Exception | None = None
         self._ready = Latch()  # open unless a restart is under way
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ from openhtp.core import tidying
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.core.locks import make_lock
+from openhtp.core.telling import warn_once
 from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.hw.power import (
     MAX_HMX_TIMEOUT_US,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 _V = TypeVar("_V", DcvsVote, HmxVote)
 
+log = logging.getLogger(__name__)
+
+# The platform on which the documents have neither RPC polling nor a latency to ask for.
+_WITHOUT_RPC_VOTES = "qnx"
 _TIMES = {
     "rpc_control_latency_us": MAX_LATENCY_US,
     "rpc_polling_us": MAX_RPC_POLLING_US,
@@ -130,6 +136,7 @@ class PowerConfig:
 
     def _change(self, message: ms.SetPowerConfig) -> None:
         self._link.request(message)
+        self._votes.tell_of_limits(message)
         if message.rpc_polling_us is not None:
             self._polling_us = message.rpc_polling_us
         if message.adaptive_polling_us is not None:
@@ -150,7 +157,8 @@ class PowerConfig:
 class Votes:
     """All power configs of one device, and the perf profile that was chosen for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, platform: str = "") -> None:
+        self._platform = platform
         # A config that is dropped without being destroyed keeps its votes, as an id in the API does.
         self._configs: dict[int, PowerConfig] = {}
         self._profile: tuple[PowerConfig, ms.SetPowerConfig] | None = None
@@ -183,6 +191,16 @@ class Votes:
     def profile(self) -> str | None:
         """The perf profile in force, if one was chosen."""
         return None if self._profile is None else self._profile[1].profile
+
+    def tell_of_limits(self, message: ms.SetPowerConfig) -> None:
+        """Say once what the documents do not have on the device's platform."""
+        for what, asked in (
+            ("RPC polling", message.rpc_polling_us),
+            ("RPC control latency", message.rpc_control_latency_us),
+        ):
+            if asked and self._platform == _WITHOUT_RPC_VOTES:
+                words = f"the documents have {what}, but not on {self._platform}; here it has it, too"
+                warn_once(log, (what, self._platform), words)
 
     def watch(self, link: Link) -> None:
         """Tell the link how long the way is to be watched: as long as the longest vote says."""

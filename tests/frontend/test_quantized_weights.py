@@ -1,0 +1,69 @@
+"""What ``quantize_model`` makes of weights: symmetric unless asked otherwise, within the codes that there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp import advising, zoo
+from openhtp.core.errors import InvalidArgument
+from openhtp.frontend.onnx_import import load
+from openhtp.frontend.onnx_reader import parse_model
+from openhtp.frontend.quantize import quantize_model
+from openhtp.zoo.feeds import random_feeds
+
+MODEL = zoo.small_cnn()
+SAMPLES = random_feeds(MODEL, 2)
+
+
+def weights(model: bytes) -> list[Any]:
+    graph = load(model)
+    found = [graph.call(node).inputs[1] for node in graph.nodes if node.op in ("Conv2d", "FullyConnected")]
+    assert found
+    return found
+
+
+def test_c17_weights_are_symmetric_by_default() -> None:
+    made = quantize_model(MODEL, SAMPLES).model
+    for spec in weights(made):
+        assert spec.dtype.signed
+        assert spec.quant.offset == 0
+    told = advising.advise(htp.onnx.load(made), "SM8650")
+    assert not [finding for finding in told if "asymmetric" in finding.what]
+    assert any(
+        spec.quant.offset not in (0, -128) for spec in weights(quantize_model(MODEL, SAMPLES, weight="u8").model)
+    )
+
+
+def stored(model: bytes) -> list[np.ndarray]:
+    from onnx import numpy_helper
+
+    return [numpy_helper.to_array(item) for item in parse_model(model).graph.initializer if item.data_type == 5]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_c12_sixteen_bit_weights_keep_to_the_steps(per_channel: bool) -> None:
+    options: dict[str, Any] = {"weight": "s16", "activation": "u16", "per_channel": per_channel}
+    made = quantize_model(MODEL, SAMPLES, restrict_quantization_steps="-0x8000 0x7F7F", **options).model
+    largest = [int(np.abs(array.astype(int)).max()) for array in stored(made) if array.ndim > 1]
+    assert largest
+    assert all(0x7F00 < one <= 0x7F7F for one in largest)
+    plain = quantize_model(MODEL, SAMPLES, **options).model
+    assert any(int(array.max()) > 0x7F7F or int(array.min()) < -0x7F7F for array in stored(plain))
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ("0x7F7F", "expected the lowest and the highest step"),
+        ("-0x8000 0x8000", "-0x8000 to 0x7fff"),
+        ("5 3", "expected the lowest and the highest step"),
+        (7, "expected the lowest and the highest step"),
+    ],
+)
+def test_c12_steps_that_there_are_not(steps: Any, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        quantize_model(MODEL, SAMPLES, weight="s16", restrict_quantization_steps=steps)
