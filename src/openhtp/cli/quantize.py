@@ -55,15 +55,27 @@ ReportSoc = Annotated[
 ]
 
 
+Calibration = Annotated[
+    Path | None,
+    typer.Option(help="Folder of .npz, .npy or pictures, one such file, a raw file, or an input list (.txt)."),
+]
+RandomSamples = Annotated[
+    int, typer.Option(min=0, help="Calibrate on so many random samples: to measure, not to ship.")
+]
+WeightSteps = Annotated[
+    str | None,
+    typer.Option(
+        "--restrict_quantization_steps",
+        "--restrict-quantization-steps",
+        help='Lowest and highest code of 16-bit weights: "-0x8000 0x7F7F" is what an HTP has.',
+    ),
+]
+
+
 def quantize(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
-    calibration: Annotated[
-        Path | None,
-        typer.Option(help="Folder of .npz, .npy or pictures, one such file, a raw file, or an input list (.txt)."),
-    ] = None,
-    random: Annotated[
-        int, typer.Option(min=0, help="Calibrate on so many random samples: to measure, not to ship.")
-    ] = 0,
+    calibration: Calibration = None,
+    random: RandomSamples = 0,
     mean: Mean = "0",
     std: Std = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: MODEL.qdq.onnx.")] = None,
@@ -72,14 +84,7 @@ def quantize(
     per_channel: Annotated[
         bool, typer.Option(help="A scale per output channel of weights.")
     ] = DEFAULT.per_channel,
-    restrict_quantization_steps: Annotated[
-        str | None,
-        typer.Option(
-            "--restrict_quantization_steps",
-            "--restrict-quantization-steps",
-            help='Lowest and highest code of 16-bit weights: "-0x8000 0x7F7F" is what an HTP has.',
-        ),
-    ] = None,
+    restrict_quantization_steps: WeightSteps = None,
     method: Annotated[str, typer.Option(help=f"How ranges are found: {', '.join(METHODS)}.")] = DEFAULT.method,
     dim: Dim = None,
     freeze: Freeze = None,
