@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from openhtp.abi.structs import pointer_list, struct
+from openhtp.core import telling
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import QnnError
@@ -306,6 +307,21 @@ def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
     graph.finalize()
     given = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(1, 8)
     assert np.array_equal(graph.execute({"x": given})["y"], given) is exact
+
+
+def test_c5_floats_of_32_bits_are_told_of_where_no_chip_is_named(
+    backend: LibraryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+    x, y = (TensorSpec(name, (1, 8), DType.FLOAT_32, None, kind) for name, kind in FLOATS)
+    call = OpCall("Relu", "r", (x,), (y,))
+    for soc, told in (("SM8650", 0), (None, 1), (None, 1)):
+        graph = LibraryContext.create(backend.create_device(soc=soc)).create_graph("g")
+        for spec in (x, y):
+            graph.add_tensor(spec)
+        graph.add_node(call, params_of(call))
+        graph.finalize()
+        assert sum("computes floats in 32 bits" in record.message for record in caplog.records) == told
 
 
 def test_two_nodes_may_have_one_name(device: LibraryDevice) -> None:
