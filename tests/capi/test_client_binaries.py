@@ -8,6 +8,7 @@ import mmap
 import os
 import queue
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,6 +258,25 @@ def test_b8_an_abort_ends_the_copying_of_a_binary(
     assert create(device, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
     assert answers == [0]
     assert copied[0] < BALLAST // 4
+
+
+def test_b8_a_signal_ends_a_call_while_the_device_is_made(
+    device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first device of a process imports all that computes, which nothing interrupts."""
+    fresh = device.backend.create_device(soc="SM8750")
+    signal, room = abort_signal(device), ctypes.create_string_buffer(blob, len(blob))
+    may_go, really = threading.Event(), runtime.Backend.create_device
+
+    def slow(backend: runtime.Backend, **options: Any) -> Any:
+        handles.find(SignalHeld, signal).signal.trigger()
+        may_go.wait(PATIENCE_S)
+        return really(backend, **options)
+
+    monkeypatch.setattr(runtime.Backend, "create_device", slow)
+    assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
+    may_go.set()
+    assert create(fresh, ctypes.addressof(room), len(blob), [])[0] == 0
 
 
 def test_b8_a_signal_is_armed_before_the_device_is_made(

@@ -192,7 +192,7 @@ def create_from_binary(
     filled, until = profile_at(profile), signal_at(signal)
 
     def create(_: object, stop: Stop | None) -> Context:
-        return on.device().create_context_from_binary(
+        return on.device_unless(stop).create_context_from_binary(
             given,
             signal=stop,
             profile=filled,

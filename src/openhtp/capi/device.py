@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -27,10 +28,13 @@ from openhtp.hw.catalog import find_soc
 from openhtp.hw.power import DcvsVote
 from openhtp.hw.soc import SocSpec
 from openhtp.options.device import TRANSPORTS
+from openhtp.runtime.calls.long_call import Stop
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.power import PowerConfig
 
 log = logging.getLogger("openhtp.capi")
+
+_PATIENCE_AT_EXIT_S = 5.0
 
 TRANSPORT_VARIABLE = "OPENHTP_TRANSPORT"
 SOC_VARIABLE = "OPENHTP_SOC"
@@ -147,6 +151,20 @@ class DeviceHeld(HandleEntry):
                 self._take_waiting_votes(self._made)
             return self._made
 
+    def device_unless(self, stop: Stop | None) -> Device:
+        """The same for a call that a signal may end before there is a device, which is made all the same then.
+
+        The first one of a process imports all that computes, and nothing ends that early.
+        """
+        if stop is None or self._made is not None:
+            return self.device()
+        return stop.run(self.device)
+
+    def await_device(self, seconds: float) -> None:
+        """Wait for a device that is being made."""
+        if self._lock.acquire(timeout=seconds):
+            self._lock.release()
+
     def _take_waiting_votes(self, made: Device) -> None:
         """Nobody's context fails for what was voted when the chip was not known yet."""
         while waiting:
@@ -159,6 +177,13 @@ class DeviceHeld(HandleEntry):
         """Let go of what was made."""
         self.is_freed = True
         self._backend.free()
+
+
+@atexit.register
+def _finish_making() -> None:
+    """A program that ends must not take libraries away that are just being loaded."""
+    for held in handles.of_kind(DeviceHeld):
+        held.await_device(_PATIENCE_AT_EXIT_S)
 
 
 def _with_vtcm(soc: SocSpec, vtcm_mb: int) -> SocSpec:
