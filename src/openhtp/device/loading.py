@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from openhtp.core.errors import InvalidArgument, error_context
 from openhtp.device.contexts import DeviceContext, Unloaded
 from openhtp.device.target import PreparingTarget, Target
+from openhtp.engine.code_pages import LARGE_BYTES, give_back_code
 from openhtp.engine.protocol import LoadedProgram
 from openhtp.engine.workshop import Workshop
 from openhtp.memory.ledger import HeldMemory
@@ -123,7 +124,8 @@ def make_ready(
     before any is made.
     """
     graphs = [graph for graph, _ in stored]
-    room.take(needs_of(stored, largest_backup=room.largest_backup, compiled_next=True))
+    needs = needs_of(stored, largest_backup=room.largest_backup, compiled_next=True)
+    room.take(needs)
     make = _only_prepared if room.prepare_only else _make_ready
     several = len(graphs) > 1
     with Workshop(
@@ -137,6 +139,8 @@ def make_ready(
     except BaseException:
         close_all(ready)
         raise
+    if needs.weights_bytes >= LARGE_BYTES:
+        give_back_code()
     return ready
 
 
@@ -178,7 +182,10 @@ def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]
 def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions) -> Ready:
     """Make one graph ready again."""
     with Workshop(budget_bytes=options.read_budget, all_threads=options.accelerated) as workshop:
-        return _make_ready(target, packed, workshop)
+        ready = _make_ready(target, packed, workshop)
+    if sum(blob.record.nbytes for blob in packed.blobs) >= LARGE_BYTES:
+        give_back_code()
+    return ready
 
 
 def close_all(ready: Sequence[Ready]) -> None:

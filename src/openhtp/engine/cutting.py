@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from openhtp.engine.half import place_rounding
 from openhtp.engine.lowering import Lowered, lower_program, origin
 from openhtp.engine.native import NativeSession
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, numpy_type, onnx_type
+from openhtp.engine.onnx_messages import (
+    ModelProto,
+    TensorProto,
+    ValueInfoProto,
+    make_graph,
+    make_model,
+    make_node,
+    make_value_info,
+)
 from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -120,7 +128,7 @@ class _Cutting:
         for strip in strips:
             (read, source), (written, _) = strip.read, strip.written
             self._windows |= dict((strip.read, strip.written))
-            self._known[read] = helper.make_tensor_value_info(read, onnx_type(source.dtype), source.shape)
+            self._known[read] = make_value_info(read, onnx_type(source.dtype), source.shape)
             self._open(Segment((strip.node,), (read, *constants), (written,)))
             # From the second strip on, the result is there already and has to stay.
             writes = (whole.of,) if strip is strips[0] else ()
@@ -149,7 +157,7 @@ class _Cutting:
     def _keep(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if name not in self._known:
             self._buffers[name] = SegmentBuffer(dtype, shape)
-            self._known[name] = helper.make_tensor_value_info(name, onnx_type(dtype), shape)
+            self._known[name] = make_value_info(name, onnx_type(dtype), shape)
 
 
 def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -162,7 +170,7 @@ def _write_folded_outputs(model: ModelProto, external: Mapping[str, Array]) -> M
             tensor.name = renamed[tensor.name]
     for node in model.graph.node if renamed else ():
         node.input[:] = [renamed.get(name, name) for name in node.input]
-    model.graph.node.extend(helper.make_node("Identity", [new], [old]) for old, new in renamed.items())
+    model.graph.node.extend(make_node("Identity", [new], [old]) for old, new in renamed.items())
     return {renamed.get(name, name): array for name, array in external.items()}
 
 
@@ -180,7 +188,7 @@ def _make_part(
 ) -> SegmentModel:
     inputs = tuple(name for name in segment.inputs if name not in initializers)
     constants = [name for name in segment.inputs if name in initializers]
-    graph = helper.make_graph(
+    graph = make_graph(
         segment.nodes,
         "segment",
         [known[name] for name in inputs],
@@ -188,7 +196,7 @@ def _make_part(
         [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
         [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
     )
-    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    part = make_model(graph, model.opset_import, model.ir_version)
     mine = {name: external[name] for name in constants if name in external}
     in_place = read_in_place(segment.nodes, mine)
     mine |= {name: shared(external[name]) for name in in_place}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from onnx import NodeProto, TensorProto, helper
+from openhtp.engine.onnx_messages import NodeProto, TensorProto, make_node
 
 MARK = "Sigmoid"
 # Operators that may have taken a mark in as their activation, and what they are without one.
@@ -41,8 +41,8 @@ def place_rounding(model: Any, marks: Mapping[str, str]) -> bool:
             source = f"{mark}/exact"
             nodes.append(_without_activation(node, source))
         half = f"{mark}/half"
-        nodes.append(helper.make_node("Cast", [source], [half], name=half, to=TensorProto.FLOAT16))
-        nodes.append(helper.make_node("Cast", [half], [node.output[0]], name=f"{mark}/back", to=TensorProto.FLOAT))
+        nodes.append(make_node("Cast", [source], [half], name=half, to=TensorProto.FLOAT16))
+        nodes.append(make_node("Cast", [half], [node.output[0]], name=f"{mark}/back", to=TensorProto.FLOAT))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return placed == set(marks)

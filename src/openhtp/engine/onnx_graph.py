@@ -11,8 +11,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper
+
+from openhtp.engine.onnx_messages import (
+    ModelProto,
+    TensorProto,
+    make_graph,
+    make_model,
+    make_node,
+    make_opset,
+    make_value_info,
+)
 
 OPSET = 21
 IR_VERSION = 10
@@ -93,7 +101,7 @@ class OnnxGraph:
         if isinstance(attrs.get("to"), str):
             attrs["to"] = _TYPES[attrs["to"]]
         names = tuple(self.fresh() for _ in range(outputs))
-        self._nodes.append(helper.make_node(op_type, inputs, names, name=names[0], domain=domain, **attrs))
+        self._nodes.append(make_node(op_type, inputs, names, name=names[0], domain=domain, **attrs))
         return names
 
     def const(self, array: Array) -> str:
@@ -114,18 +122,18 @@ class OnnxGraph:
 
     def add_input(self, name: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
         """Declare a graph input."""
-        self._inputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), shape))
+        self._inputs.append(make_value_info(name, onnx_type(dtype), shape))
 
     def add_output(self, name: str, source: str, dtype: npt.DTypeLike, shape: Sequence[int | str]) -> None:
         """Declare a graph output that has the value of ``source``."""
-        self._nodes.append(helper.make_node("Identity", [source], [name], name=name))
-        self._outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), shape))
+        self._nodes.append(make_node("Identity", [source], [name], name=name))
+        self._outputs.append(make_value_info(name, onnx_type(dtype), shape))
 
     def model(self) -> Any:
         """The model, large constants left outside."""
-        graph = helper.make_graph(self._nodes, "program", self._inputs, self._outputs, self._initializers)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        graph = make_graph(self._nodes, "program", self._inputs, self._outputs, self._initializers)
+        opsets = [make_opset("", OPSET), make_opset("com.microsoft", 1)]
+        return make_model(graph, opsets, IR_VERSION)
 
 
 def model_bytes(model: Any) -> bytes:
@@ -136,4 +144,4 @@ def model_bytes(model: Any) -> bytes:
 
 def parse_model(data: bytes) -> Any:
     """A model from bytes."""
-    return onnx.ModelProto.FromString(data)
+    return ModelProto.FromString(data)

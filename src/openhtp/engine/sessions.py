@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, TensorProto
 
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms, native
 from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
+from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import ComputeSession, PackagedSession
 from openhtp.engine.strips import RowWindow

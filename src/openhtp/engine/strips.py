@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
 
+from openhtp.engine.onnx_messages import NodeProto, attribute_value
 from openhtp.ops import TileAxis
 
 _PICTURE_RANK = 4
@@ -96,7 +96,7 @@ class _RowRule:
 
 def _rules(node: NodeProto) -> tuple[_RowRule, _RowRule]:
     """The rules across and down the image."""
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    attributes = {attribute.name: attribute_value(attribute) for attribute in node.attribute}
     pads, strides, kernel = attributes["pads"], attributes["strides"], attributes["kernel_shape"]
     dilations = attributes.get("dilations", [1, 1])
     down, across = (
