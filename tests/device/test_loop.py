@@ -109,6 +109,15 @@ class Machine:
         assert end_ns == start_ns + STEP_NS
 
 
+class _Graph:
+    """What a runner notes of the graph whose step it computed."""
+
+    step_ns = 0
+
+    def note_step(self, took_ns: int) -> None:
+        self.step_ns = took_ns
+
+
 class Row(Machine):
     """The same on a thread of its own, with a device's runner: steps follow each other until something comes."""
 
@@ -126,7 +135,7 @@ class Row(Machine):
             self.clock.t += STEP_NS
             self.did.append(f"{job}.{index}")
 
-        self.jobs[job] = SimpleNamespace(step=step, pace=None, failure=None, graph=SimpleNamespace(last_step_ns=0))
+        self.jobs[job] = SimpleNamespace(step=step, pace=None, failure=None, graph=_Graph())
         super().submit(job, client, steps, timeout_at)
 
     def run_until_idle(self) -> None:

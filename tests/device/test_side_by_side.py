@@ -217,7 +217,19 @@ def test_an_urgent_graph_takes_over_from_all_that_stand_in_its_way(
 # The runner itself
 
 
-def runner_with(*last_step_ns: int) -> tuple[SideBySideRunner, dict[int, str]]:
+class NotedGraph:
+    """What a runner knows and notes of the graph whose step it computed."""
+
+    steps = 1
+
+    def __init__(self, step_ns: int) -> None:
+        self.step_ns = step_ns
+
+    def note_step(self, took_ns: int) -> None:
+        self.step_ns = took_ns
+
+
+def runner_with(*step_ns: int) -> tuple[SideBySideRunner, dict[int, str]]:
     """A runner of jobs of one step each, and on which threads they were computed."""
     computed_on: dict[int, str] = {}
 
@@ -225,11 +237,9 @@ def runner_with(*last_step_ns: int) -> tuple[SideBySideRunner, dict[int, str]]:
         def step(index: int) -> None:
             computed_on[number] = threading.current_thread().name
 
-        return SimpleNamespace(
-            step=step, failure=None, pace=None, graph=SimpleNamespace(steps=1, last_step_ns=length_ns)
-        )
+        return SimpleNamespace(step=step, failure=None, pace=None, graph=NotedGraph(length_ns))
 
-    jobs: dict[int, Any] = {number: job(number, length) for number, length in enumerate(last_step_ns, 1)}
+    jobs: dict[int, Any] = {number: job(number, length) for number, length in enumerate(step_ns, 1)}
     return SideBySideRunner(jobs, iter(range(1, 1000)).__next__, 2), computed_on
 
 

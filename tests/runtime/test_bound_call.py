@@ -17,7 +17,7 @@ from openhtp.device.direct import DirectRun
 from openhtp.runtime.calls import bound_call
 from openhtp.runtime.calls.bound_call import BoundCall
 from openhtp.runtime.calls.queue import most_untold
-from openhtp.testing import fail_next, inject, virtual_device
+from openhtp.testing import fail_next, hold, inject, release, virtual_device
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -195,6 +195,29 @@ def test_a_short_run_that_fails_tells_so_and_later_ones_go_on(local: htp.Graph, 
         assert ends.get(timeout=PATIENCE_S) == status.QNN_GRAPH_ERROR_GENERAL.code
     bound.run_async(lambda _, code: ends.put(code))
     assert ends.get(timeout=PATIENCE_S) == 0
+
+
+def test_one_run_that_was_disturbed_does_not_make_a_graph_long(local: htp.Graph) -> None:
+    link, number = local.loaded.callee.link, local.loaded.callee.number
+    on_device = link._core_session.graphs[number]
+    known = []
+    for took_ns in (10_000, 9_000_000, 11_000, 9_000_000, 8_000_000):
+        on_device.note_step(took_ns)
+        known.append(on_device.step_ns)
+    assert known[1:] == [10_000, 11_000, 11_000, 8_000_000]
+
+
+def test_a_caller_waits_for_its_own_short_runs_and_computes_again(
+    local: htp.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openhtp.device.direct.SHORT_STEP_NS", 1 << 62)
+    device, link = local.context.device, local.loaded.callee.link
+    hold(device)
+    queued = local.execute_async(*arrays(local))
+    assert not link.is_soon_clear()  # the device stands still
+    release(device)
+    queued.result(PATIENCE_S)
+    wait_until(link.is_soon_clear)
 
 
 def test_a_client_that_does_not_hear_is_held_back(local: htp.Graph, short: None) -> None:
