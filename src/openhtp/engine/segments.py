@@ -2,7 +2,7 @@
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
 machine a cut costs some 15 microseconds, most of it as the computing left nothing of what is done there in the
-caches. So steps are joined to segments of at most 5 % of the whole or a millisecond, whichever is longer.
+caches. So steps are joined to segments of at most 4 % of the whole or a millisecond, whichever is longer.
 A convolution that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
@@ -32,7 +32,7 @@ _WEIGHT_BYTES_PER_SECOND = 1.5e10
 # The pixels under a window are put together before they are multiplied: a piece of memory for each, and its bytes.
 _PIECES_PER_SECOND = 1e9
 # No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
-_LONGEST_SHARE = 0.05
+_LONGEST_SHARE = 0.04
 _SEGMENT_SECONDS = 1e-3
 # A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
 _STRIP_SHARE = 0.7
