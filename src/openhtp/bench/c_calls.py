@@ -24,6 +24,8 @@ from openhtp.vendor.metadata import SystemLibrary
 _SOURCE = Path(__file__).parent / "native" / "c_calls.c"
 # A piece counts if the loop before and after it took at most this much longer than the quickest one.
 MOST_SLOWED = 1.06
+# The program measures each of three kinds of pieces for half a minute at most.
+_MOST_SECONDS = 300
 
 
 class CallsRow(msgspec.Struct, frozen=True):
@@ -130,7 +132,14 @@ def _describe(folder: Path, network: str) -> str:
 
 
 def _pieces(program: Path, *words: str) -> list[CallPiece]:
-    done = subprocess.run([str(program), *words], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [str(program), *words], capture_output=True, text=True, check=False, timeout=_MOST_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ExecutionError(
+            f"the program in C is not over after {_MOST_SECONDS} s; expected a third of that on a busy machine"
+        ) from error
     if done.returncode:
         raise ExecutionError(f"the program in C failed: {done.stderr.strip()[-500:] or done.returncode}")
     rows = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("= ")]

@@ -1,5 +1,6 @@
 /* What calls of the C interface take. Prints a line for each piece: a word, numbers, and the time of a fixed loop right
-   before and after it, by which whoever reads the lines tells a quiet machine from a busy one.
+   before and after it, by which whoever reads the lines tells a quiet machine from a busy one. On a busy one there are
+   fewer pieces: each kind of them takes half a minute at most.
 
    usage: c_calls LIBRARY calls PIECES
           c_calls LIBRARY urgent FILE SAMPLES     (FILE: see read_network) */
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SIZE = 64, CALLS = 400, DEPTH = 10, MOST = 64 };
+enum { SIZE = 64, CALLS = 400, DEPTH = 10, MOST = 64, PATIENCE_US = 30000000 };
 
 static const qnn_functions *qnn;
 static qnn_handle backend, device;
@@ -186,7 +187,8 @@ static void calls(int pieces)
     if (can_queue)
         tell("cold", first, 0, 0);
     /* The first asynchronous call of a context that has run its graph before. */
-    for (int round = 0; round < pieces; round++) {
+    double until = now_us() + PATIENCE_US;
+    for (int round = 0, last = 0; round < pieces && !last; round++) {
         build_addition(&n, QNN_PRIORITY_NORMAL);
         for (int i = 0; i < 20; i++)
             run(&n);
@@ -195,10 +197,12 @@ static void calls(int pieces)
             first = round_trip_us(&n);
             tell("first", first, before, probe_us());
         }
-        if (round + 1 < pieces)
+        last = now_us() > until;
+        if (round + 1 < pieces && !last)
             QNN_NEED(qnn->context_free(n.context, NULL));
     }
-    for (int piece = 0; piece < pieces; piece++) {
+    until = now_us() + PATIENCE_US;
+    for (int piece = 0; piece < pieces && (!piece || now_us() < until); piece++) {
         double before = probe_us();
         for (int i = 0; i < CALLS; i++) {
             double begin = now_us();
@@ -246,7 +250,8 @@ static void beside(const char *words, network *background, network *urgent, int 
     else
         pthread_create(&thread, NULL, run_on, background);
     srand(1);
-    for (int i = 0; i < samples; i++) {
+    double until = now_us() + PATIENCE_US;
+    for (int i = 0; i < samples && (!i || now_us() < until); i++) {
         struct timespec a_while = {0, 1000L * (long)(long_us * (0.2 + 1.3 * rand() / RAND_MAX))};
         nanosleep(&a_while, NULL);
         probe_us(); /* a core that slept is slow at first, on a quiet machine, too */
