@@ -28,6 +28,7 @@ OWN = {
     "device/connection.py": "/dev/null",
     "cost/llm.py": "a resource of the package",
     "llm/tokenizer.py": "bytes that came through core/files.py",
+    "engine/code_pages.py": "/proc",
     "engine/cutting.py": "opens sessions, not files",
     "engine/prepared.py": "opens sessions, not files",
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper
 
 from openhtp.engine.code_pages import give_back_code, unchanged_pages
+from openhtp.engine.onnxruntime import onnxruntime
 
 RUNTIME = "onnxruntime_pybind11_state"
 

@@ -34,8 +34,6 @@ from openhtp.runtime.objects.power import PowerConfig
 
 log = logging.getLogger("openhtp.capi")
 
-_PATIENCE_AT_EXIT_S = 5.0
-
 TRANSPORT_VARIABLE = "OPENHTP_TRANSPORT"
 SOC_VARIABLE = "OPENHTP_SOC"
 NAME_VARIABLE = "OPENHTP_DEVICE"
@@ -160,10 +158,10 @@ class DeviceHeld(HandleEntry):
             return self.device()
         return stop.run(self.device)
 
-    def await_device(self, seconds: float) -> None:
+    def await_device(self) -> None:
         """Wait for a device that is being made."""
-        if self._lock.acquire(timeout=seconds):
-            self._lock.release()
+        with self._lock:
+            pass
 
     def _take_waiting_votes(self, made: Device) -> None:
         """Nobody's context fails for what was voted when the chip was not known yet."""
@@ -183,7 +181,7 @@ class DeviceHeld(HandleEntry):
 def _finish_making() -> None:
     """A program that ends must not take libraries away that are just being loaded."""
     for held in handles.of_kind(DeviceHeld):
-        held.await_device(_PATIENCE_AT_EXIT_S)
+        held.await_device()
 
 
 def _with_vtcm(soc: SocSpec, vtcm_mb: int) -> SocSpec:
