@@ -1,4 +1,4 @@
-"""Fails, for a CI job, when a scenario misses a deadline; names the clients and what their slowest run took.
+"""Fails a CI job when a scenario misses a deadline; names the clients and the time of their slowest runs.
 
 python examples/plan_in_ci.py examples/pipeline.yaml
 """

@@ -1,4 +1,4 @@
-"""A float network to a quantized one, its accuracy, and a context binary that loads without the model.
+"""Quantizes a float network, compares the accuracy, and saves a context binary that loads without the model.
 
 python examples/quantize_and_ship.py [folder]
 """
@@ -19,8 +19,8 @@ from openhtp.session.accuracy import compare_outputs
 def main(folder: Path) -> None:
     model = zoo.small_cnn()
     samples = zoo.random_feeds(model, 12)
-    made = quantize_model(model, samples[:8], activation="u16", weight="s8", per_channel=True)
-    for output in compare_outputs(model, made.model, samples):
+    quantized = quantize_model(model, samples[:8], activation="u16", weight="s8", per_channel=True)
+    for output in compare_outputs(model, quantized.model, samples):
         print(
             f"{output.name}: CPU {output.cpu.sqnr_db:.1f} dB, HTP {output.htp.sqnr_db:.1f} dB from the float model"
         )
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     with htp.Backend() as backend:
         device = backend.create_device(soc="SM8650")
         with device.create_context() as context:
-            context.compose_graph(openhtp.onnx.load(made.model), "net").finalize()
+            context.compose_graph(openhtp.onnx.load(quantized.model), "net").finalize()
             target.write_bytes(context.get_binary())
         with device.create_context_from_binary(target.read_bytes()) as context:
             shapes = {tensor.name: list(tensor.shape) for tensor in context.graph("net").inputs}
@@ -39,5 +39,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as made_here:
-            main(Path(made_here))
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary))

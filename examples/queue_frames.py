@@ -1,4 +1,4 @@
-"""Frames through one graph, queued 25 deep from one thread, against one call after the other.
+"""Runs frames through one graph from one thread: queued 25 deep, and one call after the other.
 
 python examples/queue_frames.py [frames]
 """

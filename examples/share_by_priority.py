@@ -1,4 +1,4 @@
-"""A long network of low priority and a short one of high priority on one device: who overtakes whom.
+"""A long network of low priority and a short one of high priority on one device: which overtakes which.
 
 python examples/share_by_priority.py
 """

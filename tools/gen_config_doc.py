@@ -20,7 +20,7 @@ a wrong type are refused, with the place:
 
     htp.json: /devices/0/cores/0/perf_profile is 'brust'; expected one of burst, sustained_high_performance, ...
 
-What is given directly (an argument, a provider option, an option of the command) comes before the file. A device
+Whatever is given directly (an argument, a provider option, an option of the command) overrides the file. A device
 that was made with a config uses it for its votes and for all contexts and graphs that are made on it. In Python,
 `openhtp.config.read_config` returns a `BackendConfig`: `device_options()`, `context_options()` and
 `graph_options(name)` are arguments for `create_device`, `create_context` and `create_graph`; `vote(device)` votes.

@@ -1,7 +1,7 @@
 /* Two contexts of one program on one NPU: a long network in the background, and a short one that is urgent.
 
-   Prints how long the urgent one takes alone, beside the other with equal priorities, and with priorities that say
-   what is urgent. All of it is asynchronous or from two threads, with default settings.
+   Prints how long the urgent network takes alone, beside the other with equal priorities, and with priorities that
+   tell them apart. All calls are asynchronous or come from two threads, with default settings.
 
    cc -O2 -I"$(openhtp lib-dir)/../include" share_by_priority.c -o share_by_priority -ldl -lpthread
    ./share_by_priority "$(openhtp lib-dir)/libQnnHtp.so" */
@@ -74,7 +74,7 @@ static double run_ms(network *n)
     return now_ms() - begin;
 }
 
-/* The background: queued again from its own notification, for as long as it is wanted. */
+/* The background: queued again from its own notification, until it is told to stop. */
 static atomic_int wanted, under_way;
 
 static void again(void *param, qnn_code status)
