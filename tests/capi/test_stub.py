@@ -108,6 +108,7 @@ def test_a11_a_second_copy_of_the_libraries_is_refused_while_the_first_is_in_use
     graph, place = ctypes.c_void_p(), ctypes.addressof(ctypes.c_void_p())
     assert other.library.ask("contextCreate", other.handle, device.handle, None, place) == 1009
     assert other.library.ask("graphCreate", context.handle, b"g", None, ctypes.addressof(graph)) == 1009
+    assert other.library.ask("backendRegisterOpPackage", other.handle, b"libNone.so", b"provider", None) == 1009
     for held in (context, device, first, other):
         held.free()
     later = LibraryBackend(load(path))  # nothing of the first is left

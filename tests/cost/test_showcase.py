@@ -116,3 +116,32 @@ def test_threads_and_batches_of_resnet50_on_an_sm8550() -> None:
     assert 1.5 < both / single < 2.2
     assert 1000 < single < 2000
     assert throughput("zoo:resnet50", "SM8550", precision="w8a8", threads=2) > single
+
+
+def heavy_network(size: int) -> Graph:
+    """Two convolutions with many weights, on a picture of this size."""
+    builder = GraphBuilder("heavy")
+    shape = (1, size, size, 256)
+    x = TensorSpec("x", shape, DType.UFIXED_POINT_8, QUANT, TensorKind.APP_WRITE)
+    builder.add_tensor(x, None)
+    for name, kind in (("first", TensorKind.NATIVE), ("second", TensorKind.APP_READ)):
+        weights = TensorSpec(
+            f"{name}_w", (3, 3, 256, 256), DType.SFIXED_POINT_8, ScaleOffset(0.01, 0), TensorKind.STATIC
+        )
+        y = TensorSpec(f"{name}_y", shape, DType.UFIXED_POINT_8, QUANT, kind)
+        builder.add_tensor(weights, np.zeros(weights.shape, np.int8))
+        builder.add_tensor(y, None)
+        builder.add_node(OpCall("Conv2d", name, (x, weights), (y,), CONV))
+        x = y
+    return builder.finish()
+
+
+def test_a_batch_gains_more_the_smaller_the_picture_is() -> None:
+    """Weights are fetched once for a batch; where activations fill VTCM and the time, that is worth little."""
+    gains = []
+    for size in (7, 28, 112):
+        network = heavy_network(size)
+        both = throughput(network, "SM8550", batch=8, threads=2), throughput(network, "SM8550", threads=2)
+        gains.append(both[0] / both[1])
+    assert gains[0] > 1.5
+    assert gains[0] > gains[1] > gains[2]
