@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.quantize import quantize_model
 
 
@@ -31,6 +31,7 @@ class Measured:
         return float(10 * np.log10((self._exact**2).sum() / ((self._exact - found) ** 2).sum()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_accuracy_rises_from_a8_to_a16_to_half_precision() -> None:
     network = Measured(zoo.tiny_mlp())
@@ -39,6 +40,7 @@ def test_accuracy_rises_from_a8_to_a16_to_half_precision() -> None:
     assert a16 + 6 < half
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_16_bit_weights_are_more_accurate_than_8_bit_ones() -> None:
     """With 16-bit activations; about as accurate as half precision, or more."""
