@@ -101,6 +101,18 @@ def test_models_in_half_precision_are_taken(op: str, constants: list[Any]) -> No
     assert np.allclose(got, on_cpu(model, feeds), atol=5e-3)
 
 
+@pytest.mark.parametrize("shape", [(4, 1, 1), (1,), (3, 3)], ids=str)
+def test_e5_prelu_of_integers_is_taken(shape: tuple[int, ...]) -> None:
+    slopes = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(shape)
+    model = one_node("PRelu", (1, 4, 3, 3), {"slopes": slopes}, TensorProto.INT32)
+    feeds = {"x": np.arange(36, dtype=np.int32).reshape(1, 4, 3, 3) - 18}
+    with session_with(model) as session:
+        assert session.get_providers()[0] == QNN
+        got = session.run(None, feeds)[0]
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, on_cpu(model, feeds))
+
+
 def test_indices_of_gather_that_are_computed_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     data = numpy_helper.from_array(np.arange(6, dtype=np.float32), "data")
     x = helper.make_tensor_value_info("x", TensorProto.INT64, [2])

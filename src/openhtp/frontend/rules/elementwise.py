@@ -79,7 +79,17 @@ def _prelu(site: Site) -> None:
     if [axis for axis, size in enumerate(shape) if size > 1] == [1]:
         # A slope per channel: QNN's channels are last.
         perm = vs.channel_last(len(perm))
-    site.emit("Prelu", [site.take(0, perm), site.aligned(site.matched(slope), perm)], [site.give(0, perm)])
+    x, slopes, out = site.take(0, perm), site.aligned(site.matched(slope), perm), site.give(0, perm)
+    if out.dtype is not DType.INT_32:
+        site.emit("Prelu", [x, slopes], [out])
+        return
+    # The HTP's own has no integers, so it is written out.
+    zero = site.static(np.zeros(1, np.int32), DType.INT_32)
+    above, below, scaled = (site.between(out.shape, out) for _ in range(3))
+    site.emit("ElementWiseMaximum", [x, zero], [above])
+    site.emit("ElementWiseMinimum", [x, zero], [below])
+    site.emit("ElementWiseMultiply", [below, slopes], [scaled])
+    site.emit("ElementWiseAdd", [above, scaled], [out])
 
 
 def _folded(op: str, site: Site) -> None:
