@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import importlib
 import logging
+import os
+import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import zoo
@@ -99,6 +103,35 @@ def test_models_in_half_precision_are_taken(op: str, constants: list[Any]) -> No
         got = session.run(None, feeds)[0]
     assert got.dtype == np.float16
     assert np.allclose(got, on_cpu(model, feeds), atol=5e-3)
+
+
+def run_until_it_fails(session: htp.InferenceSession, feeds: dict[str, np.ndarray], asynchronous: bool) -> None:
+    """A loss is noticed soon, not at once."""
+    for _ in range(200):
+        if not asynchronous:
+            session.run(None, feeds)
+            continue
+        pending = session.run_async(None, feeds)
+        if (error := pending.exception(PATIENCE_S)) is not None:
+            with pytest.raises(type(error)):
+                pending.result()
+            raise error
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_e4_a_lost_device_is_an_engine_error_of_onnxruntime(model: bytes, asynchronous: bool) -> None:
+    engine_error = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state").EngineError
+    feeds = zoo.random_feeds(model)[0]
+    with htp.InferenceSession(model, soc="SM8450") as session:
+        session.run(None, feeds)
+        os.kill(session.executable.device.pid, signal.SIGKILL)
+        with pytest.raises(engine_error) as caught:
+            run_until_it_fails(session, feeds, asynchronous)
+    assert isinstance(caught.value, htp.DeviceLost)
+    assert (caught.value.name, caught.value.code) == ("QNN_COMMON_ERROR_SYSTEM_COMMUNICATION", 1007)
+    twin = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(twin, engine_error)
+    assert str(twin) == str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 1), (1,), (3, 3)], ids=str)

@@ -28,10 +28,11 @@ from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable
 from openhtp.session.on_htp import load_on_htp
 from openhtp.session.options import CHECK_RANGE, CPU, QNN, SessionRequest, config_entries, read_providers, soc_of
-from openhtp.session.pending import Carrier, PendingRun
+from openhtp.session.pending import Carrier, PendingRun, engine_errors
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import SessionRecorder
 from openhtp.session.range_check import RangeWatch
+from openhtp.session.run_adapters import apply_adapters
 from openhtp.session.values import (
     IOBinding,
     OrtValue,
@@ -211,10 +212,12 @@ class InferenceSession:
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
         names, feeds = self._executable.checked(output_names, input_feed)
-        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
-        noted = functools.partial(self._recorder.note, profile, begin_ns)
-        pending = self._executable.queue(call, self._carrier, noted)
+        with engine_errors():
+            apply_adapters(run_options, self._executable.graphs)
+            profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+            call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
+            noted = functools.partial(self._recorder.note, profile, begin_ns)
+            pending = self._executable.queue(call, self._carrier, noted)
         self._watch.follow(pending, input_feed, names)
         if callback is not None:
             pending.add_done_callback(lambda run: _notify(run, callback, user_data))
@@ -279,9 +282,11 @@ class InferenceSession:
         self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
     ) -> Results:
         """Run once and wait; the names and feeds are checked."""
-        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
-        results = self._executable.run(call)
+        with engine_errors():
+            apply_adapters(run_options, self._executable.graphs)
+            profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+            call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
+            results = self._executable.run(call)
         self._recorder.note(profile, begin_ns)
         return results
 

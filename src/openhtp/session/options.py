@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,16 @@ def config_entries(sess_options: Any) -> dict[str, str]:
         except RuntimeError:  # which is how ONNX Runtime says that there is none
             continue
     return entries
+
+
+def run_entry(run_options: Any, names: Sequence[str]) -> str | None:
+    """What run options say under the first of these names that has an entry; None if none has."""
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # which is how ONNX Runtime says that there is none
+            value = str(run_options.get_run_config_entry(name))
+            if value:
+                return value
+    return None
 
 
 def read_providers(

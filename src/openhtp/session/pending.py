@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
+from openhtp.core.errors import Aborted, DeviceLost, ExecutionError, QnnError, QueueFull
 from openhtp.core.latches import Promise
 from openhtp.core.threads import Errands
+from openhtp.engine.onnxruntime import part
 from openhtp.runtime.calls.execution import Execution, Outputs
 from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.graph import Graph
@@ -26,6 +28,32 @@ from openhtp.session.profiling import AnyProfile
 log = logging.getLogger(__name__)
 
 Collect = Callable[[Outputs], Results]
+_EngineError: type[Exception] = part("capi.onnxruntime_pybind11_state").EngineError
+
+
+class SessionLost(DeviceLost, _EngineError):
+    """A session's device process went away, as ONNX Runtime's QNN provider tells it: ENGINE_ERROR.
+
+    Create the session again.
+    """
+
+    @classmethod
+    def of(cls, error: DeviceLost) -> SessionLost:
+        """The same loss, for users of ONNX Runtime."""
+        lost = cls(error.message, error.status)
+        lost.context, lost.where = error.context, error.where
+        return lost
+
+
+@contextlib.contextmanager
+def engine_errors() -> Iterator[None]:
+    """A loss of the device inside is an engine error of ONNX Runtime's, too."""
+    try:
+        yield
+    except SessionLost:
+        raise
+    except DeviceLost as error:
+        raise SessionLost.of(error) from error
 
 
 class PendingRun:
@@ -58,18 +86,21 @@ class PendingRun:
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        return self._collect(self._run.result(timeout))
+        with engine_errors():
+            return self._collect(self._run.result(timeout))
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
-        return self._run.exception(timeout)
+        error = self._run.exception(timeout)
+        return SessionLost.of(error) if isinstance(error, DeviceLost) else error
 
     def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
         """Call ``function(self)`` once it is over, on the thread that ends it."""
         self._run.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        return self._collect((yield from self._run.__await__()))
+        with engine_errors():
+            return self._collect((yield from self._run.__await__()))
 
     def __repr__(self) -> str:
         return f"<PendingRun: {self.execution or self._run!r}>"

@@ -14,7 +14,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.options import PROVIDER
 from openhtp.runtime.objects.power import PowerConfig
 from openhtp.session.hosts import Stay, host_kind
-from openhtp.session.options import SessionRequest
+from openhtp.session.options import SessionRequest, run_entry
 
 # What a run may ask for, by ONNX Runtime's names; the second of each is that of later providers.
 _BEFORE = ("qnn.htp_perf_mode", "qnn.perf_mode")
@@ -76,7 +76,7 @@ class SessionPower:
         if run_options is None:
             return None
         mode, after = _word(run_options, _BEFORE), _word(run_options, _AFTER)
-        latency = _entry(run_options, _LATENCY)
+        latency = run_entry(run_options, _LATENCY)
         if latency is not None and not (latency.isascii() and latency.isdecimal() and int(latency) < 1 << 32):
             raise InvalidArgument(f"run option {_LATENCY[0]} is {shown(latency)}; expected a whole number from 0")
         if mode is not None or latency is not None:
@@ -108,16 +108,7 @@ class SessionPower:
 
 def _word(run_options: Any, names: tuple[str, ...]) -> str | None:
     """A mode that a run names, checked as the session's own is."""
-    mode = _entry(run_options, names)
+    mode = run_entry(run_options, names)
     if mode is not None:
         PROVIDER.read({"htp_performance_mode": mode})
     return mode
-
-
-def _entry(run_options: Any, names: tuple[str, ...]) -> str | None:
-    for name in names:
-        with contextlib.suppress(RuntimeError):  # which is how ONNX Runtime says that there is none
-            value = str(run_options.get_run_config_entry(name))
-            if value:
-                return value
-    return None
