@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from openhtp import InferenceSession
 from openhtp.cli.main import app
 from openhtp.frontend.rules import plain_rules, rules
 from openhtp.options import PROVIDER
@@ -27,6 +28,13 @@ def test_provider_option_is_listed_with_its_default(name: str) -> None:
 @pytest.mark.parametrize("key", CONFIG_KEYS)
 def test_session_key_is_listed(key: str) -> None:
     assert f"| `{key}` |" in PAGE
+
+
+def test_f_every_method_of_a_session_is_on_the_page() -> None:
+    section = PAGE[PAGE.index("## The session") :]
+    methods = [name for name in vars(InferenceSession) if not name.startswith("_") and name != "executable"]
+    assert [name for name in methods if f"`{name}" not in section] == []
+    assert "not offered" not in section.partition("Session options")[0]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

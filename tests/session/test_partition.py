@@ -211,15 +211,6 @@ def test_what_computes_nothing_is_not_worth_the_way(feeds) -> None:
         assert "not supported" in det.reason
 
 
-def test_context_of_parts_is_refused_in_words(tmp_path) -> None:
-    options = ort.SessionOptions()
-    options.add_session_config_entry("ep.context_enable", "1")
-    options.add_session_config_entry("ep.context_file_path", str(tmp_path / "c.onnx"))
-    with pytest.raises(htp.UnsupportedFeature, match="3 parts"):
-        htp.InferenceSession(_diamond(), options)
-    assert not list(tmp_path.iterdir())
-
-
 def test_whole_models_are_one_part() -> None:
     model = zoo.tiny_mlp()
     with htp.InferenceSession(model, transport="inprocess") as session:

@@ -19,6 +19,9 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import inlined, node_reads, parse_model, read_model
 from openhtp.frontend.probing import with_lifted_constants
 
+# A graph that was compiled before; where a model has one, its other nodes are the CPU's.
+EP_CONTEXT = "EPContext"
+_BESIDE_CONTEXTS = "the context model leaves it to the CPU"
 # Alone these are not worth the way to the HTP and back.
 _NOTHING_TO_COMPUTE = {"QuantizeLinear", "DequantizeLinear", "Identity", "Constant", "Shape", "Cast"}
 _TRIVIAL = "computes nothing that is worth the way to the HTP"
@@ -35,23 +38,29 @@ class AssignedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPart:
-    """Nodes that run together: a model of its own. ``imported`` is there for the HTP's."""
+    """Nodes that run together: a model of its own.
+
+    For the HTP it is ``imported``, or is the ``graph`` of that name in the context that the model has with it.
+    """
 
     nodes: tuple[AssignedNode, ...]
     model: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     imported: Imported | None = None
+    graph: str | None = None
 
     @property
     def on_htp(self) -> bool:
         """Whether an HTP runs it."""
-        return self.imported is not None
+        return self.imported is not None or self.graph is not None
 
 
 def partition(data: bytes) -> list[ModelPart]:
     """The parts of a model, in the order in which they run."""
     work = _Work(with_inferred_types(inlined(parse_model(with_lifted_constants(data)))))
+    if work.holds_contexts:
+        return work.context_parts()
     parts = None
     while parts is None:
         parts = work.parts()
@@ -94,6 +103,32 @@ class _Work:
         if not all(name in self._maker for name in self._outputs):
             raise UnsupportedFeature("an output of the model is not the result of a node")
         self._move_quantizers()
+
+    @property
+    def holds_contexts(self) -> bool:
+        """Whether some of the model was compiled before."""
+        return any(node.op_type == EP_CONTEXT for node in self._proto.graph.node)
+
+    def context_parts(self) -> list[ModelPart]:
+        """The parts of a context model: each of its graphs, and between them what the CPU computes."""
+        nodes = self._proto.graph.node
+        self._reasons = {index: _BESIDE_CONTEXTS for index, node in enumerate(nodes) if node.op_type != EP_CONTEXT}
+        names = {index: _partition_name(node) for index, node in enumerate(nodes) if index not in self._reasons}
+        for index in names:  # the context itself is read once, from the model
+            kept = [attribute for attribute in nodes[index].attribute if attribute.name != "ep_cache_context"]
+            del nodes[index].attribute[:]
+            nodes[index].attribute.extend(kept)
+        found: list[ModelPart] = []
+        for on_htp, indices in self._groups():
+            for together in ((index,) for index in indices) if on_htp else (indices,):
+                model, inputs, outputs = self._extract(
+                    together, f"{self._proto.graph.name or 'graph'}_{len(found)}"
+                )
+                assigned = tuple(self._assigned(index) for index in together)
+                graph = names[together[0]] if on_htp else None
+                part = ModelPart(nodes=assigned, model=model, inputs=inputs, outputs=outputs, graph=graph)
+                found.append(part)
+        return found
 
     def parts(self) -> list[ModelPart] | None:
         """The parts as they are now; None if a node was refused that was the HTP's so far."""
@@ -191,6 +226,14 @@ class _Work:
         made_model.opset_import.extend(self._proto.opset_import)
         made_model.graph.CopyFrom(extracted)
         return made_model.SerializeToString(), inputs, outputs
+
+
+def _partition_name(node: Any) -> str:
+    """The name of the graph that an EPContext node stands for."""
+    for attribute in node.attribute:
+        if attribute.name == "partition_name":
+            return str(attribute.s.decode(errors="replace"))
+    return str(node.name)
 
 
 def _is_fixed(value: Any) -> bool:

@@ -7,6 +7,7 @@ import functools
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ class _Claim:
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
         self.context: Context | None = None
+        # Under which other stays have the same context; empty if it is this stay's own.
+        self.shared_as = ""
         self.power: PowerConfig | None = None
         self.saves: list[bool] = []
 
@@ -65,6 +68,8 @@ class _Claim:
 _lock = threading.Lock()
 _backends: dict[str | None, Backend] = {}
 _devices: dict[HostKind, _Host] = {}
+# Contexts that several sessions have, by device and what they were made from, and whose they are.
+_shared: dict[tuple[HostKind, str], tuple[Context, set[_Claim]]] = {}
 
 
 class Stay:
@@ -92,6 +97,23 @@ class Stay:
             host.stays.add(self.claim)
             return host.device
 
+    def share(self, key: str, make: Callable[[], Context]) -> Context:
+        """The context that stays on this device share under a key, made if none has it; freed with the last."""
+        made: Context | None = None
+        while True:
+            with _lock:
+                context, claims = _shared.get((self.kind, key), (made, set()))
+                if context is not None and context.is_usable:
+                    claims.add(self.claim)
+                    self.claim.context, self.claim.shared_as = context, key
+                    _shared[self.kind, key] = context, claims
+                    break
+                _shared.pop((self.kind, key), None)  # its device went away, and the claims free it
+            made = make()
+        if made is not None and made is not context:
+            made.free()  # another session was quicker
+        return context
+
     def end(self) -> None:
         """Give everything back; the device ends with its last session. Again does nothing."""
         tidying.post((_end, (self.claim,)))
@@ -110,6 +132,8 @@ def _started(kind: HostKind) -> _Host:
 def _end(claim: _Claim) -> None:
     """On a thread that is never interrupted."""
     context, claim.context = claim.context, None
+    if context is not None and claim.shared_as and not _was_last(claim, context):
+        context = None
     power, claim.power = claim.power, None
     # Either may be gone already, with its device.
     with contextlib.suppress(QnnError):
@@ -133,12 +157,25 @@ def _end(claim: _Claim) -> None:
         host.device.free()
 
 
+def _was_last(claim: _Claim, context: Context) -> bool:
+    """Let go of a context that was shared; whether no other stay has it."""
+    with _lock:
+        shared, claims = _shared.get((claim.kind, claim.shared_as), (None, set()))
+        if shared is not context:
+            return True  # it went with its device, and was replaced
+        claims.discard(claim)
+        if not claims:
+            del _shared[claim.kind, claim.shared_as]
+        return not claims
+
+
 def _start_anew() -> None:
     """In the child of a fork: the devices in the tables are the parent's."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _backends.clear()
     _devices.clear()
+    _shared.clear()
 
 
 os.register_at_fork(after_in_child=_start_anew)

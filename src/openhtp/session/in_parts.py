@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from openhtp.core.errors import QnnError, UnsupportedError, UnsupportedFeature, WrongState
+from openhtp.core.errors import QnnError, UnsupportedError, WrongState
 from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import ModelPart, partition, with_inferred_types
 from openhtp.runtime.objects.graph import Graph
+from openhtp.session.context_cache import read_cache_request, read_main_context, write_cache, write_parts_model
 from openhtp.session.executable import (
     AssignedPart,
     Executable,
@@ -22,11 +25,14 @@ from openhtp.session.executable import (
 )
 from openhtp.session.hosts import Stay, host_kind
 from openhtp.session.on_cpu import CpuPart
-from openhtp.session.on_htp import HtpExecutable, begin_context, compose
+from openhtp.session.on_htp import HtpExecutable, begin_context, compose, restore, restore_context
 from openhtp.session.options import CPU, QNN, SessionRequest
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import PartsProfile
 from openhtp.session.values import plain_arrays
+
+if TYPE_CHECKING:
+    from openhtp.runtime.objects.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +44,14 @@ def load_in_parts(request: SessionRequest, error: UnsupportedError, power: Sessi
     except QnnError as problem:
         log.debug("the model cannot be taken apart: %s", problem)
         parts = []
-    if request.entries.get("session.disable_cpu_ep_fallback") == "1":
+    all_on_htp = bool(parts) and all(part.on_htp for part in parts)  # several contexts, and nothing else
+    if request.entries.get("session.disable_cpu_ep_fallback") == "1" and not all_on_htp:
         raise _refusal(parts, error)
     if not any(part.on_htp for part in parts):
         return None
     executable = PartsExecutable(request, parts, power)
+    if all_on_htp:
+        return executable
     log.warning(
         "the HTP cannot take all of this model: %d nodes run on the CPU, in %d parts in all (get_partition() tells"
         " why; the first: %s)",
@@ -69,14 +78,15 @@ def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> Unsupported
 
 
 class PartsExecutable(Executable):
-    """The parts, loaded, which run one after the other. The graphs on the HTP share a context."""
+    """The parts, loaded, which run one after the other. The graphs on the HTP share a context.
+
+    Either they are compiled, or all of them come out of a context that was saved.
+    """
 
     def __init__(self, request: SessionRequest, parts: Sequence[ModelPart], power: SessionPower) -> None:
-        if request.entries.get("ep.context_enable") == "1":
-            raise UnsupportedFeature(
-                f"ep.context_enable: the model runs in {len(parts)} parts, and a context file holds one graph; end"
-                " the model before the nodes that an HTP cannot take, or leave ep.context_enable"
-            )
+        is_saved = any(part.graph is not None for part in parts)
+        path = request.source if isinstance(request.source, Path) else None
+        cache_request = None if is_saved else read_cache_request(request.entries, path)
         proto = with_inferred_types(parse_model(request.fixed_model()))
         constants = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [described(value) for value in proto.graph.input if value.name not in constants]
@@ -92,20 +102,33 @@ class PartsExecutable(Executable):
         )
         self._power = power
         self._parts = list(parts)
-        self.stay = Stay(host_kind(request))
+        self.stay: Stay = Stay(host_kind(request))
         try:
-            context = begin_context(request, self.stay)
-            self._loaded: list[HtpExecutable | CpuPart] = [
-                CpuPart(part.model, request.sess_options)
-                if part.imported is None
-                else compose(request, self.stay, context, read_model(part.model), part.imported, power)
-                for part in parts
-            ]
+            context = self._saved_context(request, path) if is_saved else begin_context(request, self.stay)
+            self._loaded = [self._load_part(request, part, context, power) for part in parts]
+            self.graphs: Sequence[Graph | None] = [loaded.graph for loaded in self._loaded]
+            if cache_request is not None:
+                names = [graph.name for graph in self.graphs if graph is not None]
+                model_with = functools.partial(write_parts_model, proto, parts, names)
+                write_cache(cache_request, context.get_binary(), model_with)
         except BaseException:
             self.stay.end()
             raise
-        self.graphs: Sequence[Graph | None] = [loaded.graph for loaded in self._loaded]
         self._where = f"on {request.soc} and the CPU, in {len(parts)} parts"
+
+    def _saved_context(self, request: SessionRequest, path: Path | None) -> Context:
+        """The context that the main node of the model has."""
+        model = read_model(request.source, request.dims, request.freeze, ask=request.free_dimensions)
+        return restore_context(request, self.stay, read_main_context(model), path)
+
+    def _load_part(
+        self, request: SessionRequest, part: ModelPart, context: Context, power: SessionPower
+    ) -> HtpExecutable | CpuPart:
+        if part.graph is not None:
+            return restore(request, self.stay, context, part.graph, read_model(part.model), power)
+        if part.imported is not None:
+            return compose(request, self.stay, context, read_model(part.model), part.imported, power)
+        return CpuPart(part.model, request.sess_options)
 
     @property
     def assigned(self) -> list[AssignedPart]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.session.context_cache import (
+    SHARE,
     ContextModel,
     context_bytes,
     read_cache_request,
@@ -245,7 +247,13 @@ def _load(request: SessionRequest, power: SessionPower) -> HtpExecutable:
     path = request.source if isinstance(request.source, Path) else None
     saved = read_context_model(model)
     if saved is not None:
-        return _from_context(request, model, saved, path, power)
+        stay = Stay(host_kind(request))
+        try:
+            context = restore_context(request, stay, saved, path)
+            return restore(request, stay, context, saved.graph, model, power)
+        except BaseException:
+            stay.end()
+            raise
     cache_request = read_cache_request(request.entries, path)
     imported = import_typed(model)
     _warn_about_floats(request, imported.graph)
@@ -285,26 +293,28 @@ def compose(
     return HtpExecutable(request, stay, context, graph, model, imported.inputs, imported.outputs, power)
 
 
-def _from_context(
-    request: SessionRequest, model: OnnxModel, saved: ContextModel, path: Path | None, power: SessionPower
-) -> HtpExecutable:
+def restore_context(request: SessionRequest, stay: Stay, saved: ContextModel, path: Path | None) -> Context:
+    """The context of a saved model on the device of a stay; sessions that share have one for the same binary."""
     binary = context_bytes(saved, None if path is None else path.parent)
+    options = request.context_options(ContextOrigin.BINARY)
+    device = stay.begin()
+    if request.entries.get(SHARE) == "1":
+        digest = hashlib.sha256(binary).hexdigest()
+        return stay.share(digest, lambda: device.create_context_from_binary(binary, **options))
+    context = stay.claim.context = device.create_context_from_binary(binary, **options)
+    return context
+
+
+def restore(
+    request: SessionRequest, stay: Stay, context: Context, graph: str, model: OnnxModel, power: SessionPower
+) -> HtpExecutable:
+    """A graph of a context that was saved; ``model`` says what its inputs and outputs are in ONNX."""
     outputs = {}
     for name, kind in model.outputs.items():
         if kind is None:
             raise BadModel(f"output {name!r} of the context model has no type")
         outputs[name] = kind
-    stay = Stay(host_kind(request))
-    try:
-        context = stay.claim.context = stay.begin().create_context_from_binary(
-            binary, **request.context_options(ContextOrigin.BINARY)
-        )
-        return HtpExecutable(
-            request, stay, context, context.graph(saved.graph), model, model.inputs, outputs, power
-        )
-    except BaseException:
-        stay.end()
-        raise
+    return HtpExecutable(request, stay, context, context.graph(graph), model, model.inputs, outputs, power)
 
 
 def _warn_about_floats(request: SessionRequest, graph: IrGraph) -> None:

@@ -31,6 +31,7 @@ CONFIG_KEYS = (
     "ep.context_enable",
     "ep.context_file_path",
     "ep.context_embed_mode",
+    "ep.share_ep_contexts",
     CHECK_RANGE,
 )
 

@@ -28,10 +28,10 @@ from openhtp.session.profiling import AnyProfile
 log = logging.getLogger(__name__)
 
 Collect = Callable[[Outputs], Results]
-_EngineError: type[Exception] = part("capi.onnxruntime_pybind11_state").EngineError
+_state = part("capi.onnxruntime_pybind11_state")
 
 
-class SessionLost(DeviceLost, _EngineError):
+class SessionLost(DeviceLost, _state.EngineError):  # type: ignore[misc, name-defined]
     """A session's device process went away, as ONNX Runtime's QNN provider tells it: ENGINE_ERROR.
 
     Create the session again.
