@@ -1,4 +1,4 @@
-"""What passes require and ensure. Each check tells what is wrong, or None."""
+"""The conditions that passes require and ensure. Each check returns the problem, or None."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def nodes_in_order(program: QnnProgram) -> str | None:
 def statics_have_data(program: QnnProgram) -> str | None:
     """Static tensors, and no others, have data."""
     static = {name for name, spec in program.tensors.items() if spec.kind.is_static}
-    odd = static ^ set(program.statics)
-    return f"{sorted(odd)} are static tensors without data, or have data and are not static" if odd else None
+    mismatched = static ^ set(program.statics)
+    problem = f"{sorted(mismatched)} are static tensors without data, or have data and are not static"
+    return problem if mismatched else None
 
 
 def nothing_unused(program: QnnProgram) -> str | None:
@@ -28,19 +29,19 @@ def nothing_unused(program: QnnProgram) -> str | None:
 
 
 def kernels_in_order(program: HtpProgram) -> str | None:
-    """The same of kernels: what one makes for itself is read by no other."""
+    """The same for kernels: no other kernel reads tensors that a kernel makes for itself."""
     source = program.source
     return order_problem(program.kernels, source.given_names, source.output_names)
 
 
 def kernels_of_one_op(program: HtpProgram) -> str | None:
-    """No kernels were joined so far."""
+    """No kernels have been joined so far."""
     joined = next((kernel.name for kernel in program.kernels if len(kernel.nodes) != 1), None)
     return None if joined is None else f"kernel {joined!r} has several ops already"
 
 
 def kernels_are_chains(program: HtpProgram) -> str | None:
-    """Every op of a kernel works on the result of the one before."""
+    """Every op of a kernel works on the result of the op before it."""
     for kernel in program.kernels:
         for before, node in itertools.pairwise(kernel.nodes):
             if before.outputs[0] not in node.inputs or len(before.outputs) != 1:
@@ -49,16 +50,16 @@ def kernels_are_chains(program: HtpProgram) -> str | None:
 
 
 def sources_once(program: HtpProgram) -> str | None:
-    """No node of the graph is in two kernels, and none is made up."""
+    """No node of the graph is in two kernels, and kernels have no unknown nodes."""
     sources = [name for kernel in program.kernels for name in kernel.sources]
-    strange = set(sources) - {node.name for node in program.source.nodes}
-    if strange or len(sources) != len(set(sources)):
-        return f"kernels stand for unknown nodes {sorted(strange)}, or for one node twice"
+    unknown = set(sources) - {node.name for node in program.source.nodes}
+    if unknown or len(sources) != len(set(sources)):
+        return f"kernels stand for unknown nodes {sorted(unknown)}, or for one node twice"
     return None
 
 
 def units_are_busy(program: HtpProgram) -> str | None:
-    """Some kernel keeps a unit busy: there is something to wait for."""
+    """At least one kernel keeps a unit busy, so that the program takes time."""
     return None if any(kernel.units for kernel in program.kernels) else "no kernel keeps any unit busy"
 
 
@@ -70,7 +71,7 @@ def steps_cover_kernels(program: HtpProgram) -> str | None:
 
 
 def buffers_hold_what_is_read(program: HtpProgram) -> str | None:
-    """Whatever a kernel reads of another is in a buffer at that time."""
+    """Every tensor that a kernel reads is in a buffer at that time, unless it is constant."""
     alive = {buffer.tensor: buffer for buffer in program.buffers}
     for index, kernel in enumerate(program.kernels):
         for name in kernel.inputs:

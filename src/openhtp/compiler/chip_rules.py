@@ -1,4 +1,4 @@
-"""What one chip refuses of a portable program: told before anything is made of it."""
+"""Rules of one chip for portable programs, checked before anything is made of a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openhtp.ops import Node, find_op
 from openhtp.ops._resolve import first_arch, is_wide_product
 from openhtp.program.qnn_program import QnnProgram
 
-# The offset of an unsigned 16-bit encoding that has as many codes below 0 as above.
+# The offset of an unsigned 16-bit encoding with as many codes below 0 as above.
 _MIDDLE_16 = -0x8000
 
 
@@ -36,7 +36,7 @@ def verify_chip(program: QnnProgram, soc: SocSpec) -> None:
 
 
 def float_nodes(program: QnnProgram) -> Iterator[QnnNode]:
-    """Nodes whose math is in floats. What only turns floats into fixed point, or back, is none."""
+    """Nodes whose math is in floats. Nodes that only convert between floats and fixed point do not count."""
     for node in program.nodes:
         tensors = (*node.inputs, *node.outputs)
         specs = tuple(program.tensors[name] for name in tensors if name and name not in program.statics)
@@ -45,7 +45,7 @@ def float_nodes(program: QnnProgram) -> Iterator[QnnNode]:
 
 
 def _check_wide_product(program: QnnProgram, node: Node, soc: SocSpec) -> None:
-    """Products of 16-bit activations with 16-bit weights: of some chips, and with symmetric weights only."""
+    """Refuse products of 16-bit activations and weights on older chips, or with weights that are not symmetric."""
     first = first_arch(find_op(node.op), node)
     if soc.arch < first:
         raise UnsupportedOp(

@@ -1,4 +1,4 @@
-"""The compiler's pipeline, in two halves: what holds for every chip, then what one chip makes of it."""
+"""The compiler's pipeline, in two halves: first the passes for every chip, then those for one chip."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _DROP_UNUSED = Pass(drop_unused, requires=_SOUND, ensures=(*_SOUND, checks.nothi
 _FOLD = Pass(fold_constants, requires=_SOUND, ensures=_SOUND)
 
 _FUSED = (
-    # Before anything is fused: the structure is that of the graph.
+    # Before anything is fused: the kernels still have the structure of the graph.
     Pass(find_native_kv, requires=_SINGLE),
-    # The ops of a kernel: what is computed as one op, with one rounding.
+    # The ops of a kernel: nodes that are computed as one op, with one rounding.
     Pass(fuse_activation, requires=(*_WHOLE, *_SINGLE), ensures=_WHOLE),
     Pass(fuse_masked_softmax, requires=_SINGLE, ensures=_WHOLE),
-    # The kernels: what runs as one piece.
+    # The kernels: ops that run as one piece.
     Pass(assign_kinds, requires=_SINGLE),
     Pass(fuse_prelu, ensures=_WHOLE),
 )
 _JOINED = (
-    # Results stay the same: only fewer pieces are run.
+    # Results stay the same: only fewer pieces run.
     Pass(fuse_silu, ensures=_WHOLE),
     Pass(join_rearranging, ensures=_WHOLE),
     Pass(join_constants, ensures=_WHOLE),
@@ -50,7 +50,7 @@ _JOINED = (
 )
 _ORDERED = (Pass(order_kernels, requires=_WHOLE, ensures=_WHOLE),)
 _DESCRIBED = (
-    # What else a device wants to know of them.
+    # Further properties of kernels that a device needs.
     Pass(assign_units, ensures=(checks.units_are_busy,)),
     Pass(mark_steps, requires=(checks.units_are_busy,), ensures=(checks.steps_cover_kernels,)),
     Pass(measure_buffers, requires=_WHOLE, ensures=(checks.buffers_hold_what_is_read,)),
@@ -71,7 +71,7 @@ def compile_graph(graph: Graph, target: SocSpec | str | int, options: CompileOpt
 
 
 def portable_program(graph: Graph, options: CompileOptions | None = None) -> QnnProgram:
-    """A verified graph without what no output needs, and without what can be computed now."""
+    """A verified graph without unused nodes and without nodes that can be computed now."""
     options = options or CompileOptions()
     program = QnnProgram(graph.name, graph.tensors, graph.statics, graph.nodes, options.graph)
     passes = (_DROP_UNUSED, _FOLD, _DROP_UNUSED) if options.fold else (_DROP_UNUSED,)
@@ -89,5 +89,5 @@ def program_for(program: QnnProgram, target: SocSpec | str | int) -> HtpProgram:
 
 
 def _passes(level: int) -> tuple[Pass[HtpProgram], ...]:
-    """What is done at a level of optimization: 1 leaves out what only saves time, 3 looks for a better order."""
+    """The passes of a level of optimization: 1 omits passes that only save time, 3 looks for a better order."""
     return (*_FUSED, *(_JOINED if level > 1 else ()), *(_ORDERED if level > 2 else ()), *_DESCRIBED)

@@ -1,4 +1,4 @@
-"""Kernels: each node of the portable program is one to begin with, and passes join them to longer ones."""
+"""Kernels: each node of the portable program begins as one, and passes join them into longer ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel
 from openhtp.program.qnn_program import QnnProgram
 
 Grow = Callable[[Kernel, Kernel], Kernel | None]
-"""Two kernels as one, the second being all that reads the first; None if they stay apart."""
+"""Joins two kernels, of which the second is the only reader of the first; None if they stay apart."""
 
 
 def join_chains(program: HtpProgram, grow: Grow) -> HtpProgram:
-    """Let every kernel take in the one that alone reads its result, for as long as ``grow`` joins the two.
+    """Let every kernel take in the only reader of its result, for as long as ``grow`` joins the two.
 
-    The joined kernel runs where its last part did: all that its parts read has been made by then.
+    The joined kernel runs where its last part did: all inputs of its parts have been made by then.
     """
     uses = program.def_use()
     index_of = {kernel.name: index for index, kernel in enumerate(program.kernels)}
@@ -38,14 +38,14 @@ def join_chains(program: HtpProgram, grow: Grow) -> HtpProgram:
 
 
 def draft_program(program: QnnProgram, soc: SocSpec) -> HtpProgram:
-    """One kernel for each node, its work measured."""
+    """One kernel for each node, with its work measured."""
     return HtpProgram(
         program, soc, tuple(Kernel((htp_node(program, node, (node.name,)),)) for node in program.nodes)
     )
 
 
 def htp_node(program: QnnProgram, node: QnnNode, sources: tuple[str, ...]) -> HtpNode:
-    """A node with its work, standing for these nodes of the graph."""
+    """A node with its work that stands for these nodes of the graph."""
     return HtpNode(
         op=node.op,
         name=node.name,

@@ -1,6 +1,6 @@
-"""What a pass is: a function from a program to a program, with what must hold before it and after it.
+"""A pass is a function from a program to a program, with conditions that must hold before and after it.
 
-The driver checks both, so that a pass that breaks a program is named at once, before anything runs the program.
+The driver checks both, so that a pass that breaks a program is named at once, before the program runs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from openhtp.program.qnn_program import QnnProgram
 
 P = TypeVar("P", QnnProgram, HtpProgram)
 Check = Callable[[P], str | None]
-"""Tells what is wrong with a program; None if nothing is."""
+"""Returns the problem of a program; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass(Generic[P]):
-    """One pass and what it is sure of."""
+    """One pass with its conditions."""
 
     run: Callable[[P], P]
     requires: tuple[Check[P], ...] = ()
@@ -28,14 +28,14 @@ class Pass(Generic[P]):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         return self.run.__name__
 
 
 def run_passes(program: P, passes: Sequence[Pass[P]]) -> P:
-    """Run passes one after the other. An error, and a broken promise, names the pass.
+    """Run passes one after the other. Errors name their pass.
 
-    Raises InternalError where a program is not as a pass requires, or not as it ensures.
+    Raises InternalError if a program violates a condition that a pass requires or ensures.
     """
     for each in passes:
         with error_context(**{"pass": each.name}):

@@ -1,7 +1,7 @@
 """The kernels of a program in numbers: elements, products, and how much of the units' blocks they fill.
 
-The HMX works on blocks of 32 channels and of 8 by 8 pixels (8 by 4 for two bytes); what does not fill a block is
-computed all the same.
+The HMX works on blocks of 32 channels and of 8 by 8 pixels (8 by 4 for two bytes); a block that is only partly
+filled is computed all the same.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from openhtp.program.htp_program import HtpProgram, Kernel
 class KernelSize:
     """One piece of work, in elements and multiply-accumulates; bytes follow from the precision.
 
-    Paddings are ratios of what the unit processes to what was asked for, for elements of one byte and of two.
-    ``precision`` is what the tensors say, None where they are integers. ``edge_in`` and ``edge_out`` count
+    Paddings are ratios of processed to requested elements, for elements of one byte and of two.
+    ``precision`` is that of the tensors, None where they are integers. ``edge_in`` and ``edge_out`` count
     elements that the client wrote or will read. ``calibrated`` is off where the kind is a guess, as no published
     network has the op.
-    ``reads`` names the earlier kernels whose results it needs, by their place; a change of shape alone makes
-    nothing, so its readers name the kernel that made the data. ``strips`` counts the pieces that its ops can be
-    computed in.
-    ``sloped`` are elements of the result of a matrix op that a PReLU of the same kernel multiplies by its slopes.
+    ``reads`` has the indices of earlier kernels whose results it needs. A mere change of shape makes nothing, so
+    its readers refer to the kernel that made the data. ``strips`` counts the pieces that its ops can be computed
+    in.
+    ``sloped`` counts elements of a matrix op's result that a PReLU of the same kernel multiplies by its slopes.
     """
 
     name: str
@@ -64,7 +64,7 @@ class KernelSize:
 
 
 def batched(kernel: KernelSize, count: int) -> KernelSize:
-    """The kernel on so many inputs at once: weights are the same ones for all."""
+    """The kernel on ``count`` inputs at once, which share the weights."""
     grown = {name: getattr(kernel, name) * count for name in _WITH_BATCH}
     return dataclasses.replace(kernel, **grown)
 
@@ -84,14 +84,14 @@ def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
 
 
 def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> KernelSize:
-    """What a kernel reads and computes is what its first op does; the others work on what is at hand."""
+    """The size of a kernel. Its first op decides what is read and computed; the other ops use that op's result."""
     statics = program.statics
     work, call = kernel.nodes[0].work, program.source.call(kernel.nodes[0])
     written = tuple(program.tensors[name] for name in kernel.outputs)
     activations = [spec for spec in call.inputs if spec is not None and spec.name not in statics]
     constants = [spec for spec in call.inputs if spec is not None and spec.name in statics]
     elements = sum(spec.elements for spec in written)
-    # Only the rows that are looked up leave a table.
+    # Of a table, only the rows that are looked up are read.
     weights = elements if call.op == "Gather" and constants else sum(spec.elements for spec in constants)
     calibrated = kernel.kind is not None
     kind = kernel.kind or ("fully_connected" if work.macs else "unary")
@@ -120,7 +120,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
 
 
 def _has_slopes(kernel: Kernel) -> bool:
-    """Whether a PReLU runs in one piece with what it reads: a clamp is for nothing there, slopes are not."""
+    """Whether a PReLU runs in one piece with its input. There a clamp costs nothing, but slopes do."""
     return any(find_op(node.op).kind == "prelu" for node in kernel.nodes[1:])
 
 
@@ -139,7 +139,7 @@ _CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group", "conv3d"})
 
 
 def _unit_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
-    """What a matrix or window op gives its units to do, as fields of ``KernelSize``."""
+    """The work of a matrix or window op for its units, as fields of ``KernelSize``."""
     if kind in _CONVOLUTIONS:
         return _conv_size(kind, call, macs)
     if call.op in ("FullyConnected", "MatMul"):
@@ -162,7 +162,7 @@ def _vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:
 
 def _in_blocks(shape: Shape, width: int) -> int:
     *front, high, wide, deep = (1, 1, 1, *shape) if len(shape) < 3 else (1, *shape)
-    # What is one row high is laid out as rows of a matrix, and fills its blocks.
+    # A tensor that is one row high is laid out as rows of a matrix, and fills its blocks.
     rows = _round_up(wide, width) if high == 1 else _round_up(high, _SIDE) * _round_up(wide, width)
     return math.prod(front) * rows * _round_up(deep, _CHANNELS)
 
@@ -215,10 +215,10 @@ def _round_up(number: int, block: int) -> int:
     return -(-number // block) * block
 
 
-# In how many pieces an op can be computed, by its own tile rule.
+# The number of pieces that an op can be computed in, by its own tile rule.
 #
-# Pieces are strips of eight rows of pixels, as the units' blocks are high, or blocks of 32 channels; of what is no
-# picture, 32 rows. An op whose rule lets none of these axes be cut is computed whole.
+# Pieces are strips of eight rows of pixels (the height of the units' blocks) or blocks of 32 channels. Tensors
+# that are no pictures are cut into 32 rows. An op whose rule allows none of these cuts is computed whole.
 
 
 _PIXEL_ROWS = 8
@@ -237,7 +237,7 @@ def strips_of(node: Node) -> int:
 
 
 def row_ends(node: Node, tiles: int) -> tuple[int, ...]:
-    """Rows of the result after which a tile ends, but for the last: in about so many, each of whole strips."""
+    """The rows at which all tiles but the last end. There are about ``tiles`` of them, each of whole strips."""
     shape = node.outputs[0].shape
     if len(shape) != _PICTURE_RANK or all(axis.axis != _ROWS for axis in find_op(node.op).tile(node)):
         return ()

@@ -1,10 +1,10 @@
-"""A difference of two tensors as a convolution: of both side by side, with weights of 1 and -1.
+"""Writes a difference of two tensors as a convolution of both side by side, with weights of 1 and -1.
 
-The vector units are slow at subtracting, the matrix unit does it on its way. Where both tensors come from
-convolutions and activations of the same shapes, these are made one, too: two convolutions of one image are one
-with the filters of both, and later ones have filters that see only their own half.
+The vector units are slow at subtracting; the matrix unit does it in passing. Where both tensors come from
+convolutions and activations of the same shapes, these are joined, too: two convolutions of one image become one
+with the filters of both, and later ones get filters that see only their own half.
 
-Nobody's graph is changed unasked: ``openhtp.advising`` prices this rewrite, and hands it out on request.
+No graph is changed unasked: ``openhtp.advising`` prices this rewrite, and hands it out on request.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Writing:
         self._uses = program.def_use()
 
     def add(self, node: QnnNode) -> None:
-        """Take a node over, a difference as a convolution."""
+        """Take a node over; write a difference as a convolution."""
         left, right = (*node.inputs, None, None)[:2]
         if find_op(node.op).kind != "subtract" or left is None or right is None or left == right:
             self.nodes.append(node)
@@ -89,7 +89,7 @@ class _Writing:
         self.changed = True
 
     def _both(self, left: str, right: str) -> str:
-        """A tensor with the channels of both."""
+        """Make a tensor with the channels of both."""
         spec = self._joined(left, right)
         pair = self._pair(left, right)
         if pair is None:
@@ -103,17 +103,17 @@ class _Writing:
         shared = sources[0] == sources[1]
         source = sources[0] if shared else self._both(sources[0], sources[1])
         constants = tuple(
-            self._stacked(one, two, within=not shared and place == 0)
-            for place, (one, two) in enumerate(zip(first.inputs[1:], second.inputs[1:], strict=True))
+            self._stacked(one, two, within=not shared and index == 0)
+            for index, (one, two) in enumerate(zip(first.inputs[1:], second.inputs[1:], strict=True))
         )
-        made = dataclasses.replace(
+        merged = dataclasses.replace(
             first, name=f"{first.name} and {second.name}", inputs=(source, *constants), outputs=(spec.name,)
         )
-        self.nodes.append(made)
+        self.nodes.append(merged)
         return spec.name
 
     def _joined(self, left: str, right: str) -> TensorSpec:
-        """The spec of both side by side: an encoding that holds what either may be."""
+        """The spec of both side by side, with an encoding that covers the values of both."""
         one, two = self.tensors[left], self.tensors[right]
         shape = (*one.shape[:-1], one.shape[-1] + two.shape[-1])
         name = f"{left} and {right}"
@@ -126,9 +126,14 @@ class _Writing:
         first, second = self._uses.maker(left), self._uses.maker(right)
         if first is None or second is None or first is second:
             return None
-        lonely = all(self._uses.only_reader(name) is not None for name in (left, right))
+        single_reader = all(self._uses.only_reader(name) is not None for name in (left, right))
         one, two = self.tensors[left], self.tensors[right]
-        if not lonely or first.op != second.op or one.quant != two.quant or not _same(first.params, second.params):
+        if (
+            not single_reader
+            or first.op != second.op
+            or one.quant != two.quant
+            or not _same(first.params, second.params)
+        ):
             return None
         if len(first.inputs) != len(second.inputs):
             return None
@@ -137,7 +142,7 @@ class _Writing:
         return _Pair(first, second) if self._stackable(first, second) else None
 
     def _stackable(self, first: QnnNode, second: QnnNode) -> bool:
-        """Whether two convolutions can be one: by their constants, and the encodings of these."""
+        """Whether the constants of two convolutions, and the constants' encodings, allow joining the two."""
         if find_op(first.op).kind != "conv" or int(first.params.get("group", 1)) != 1:
             return False
         for one, two in zip(first.inputs[1:], second.inputs[1:], strict=True):
@@ -155,7 +160,7 @@ class _Writing:
         return True
 
     def _stacked(self, left: str | None, right: str | None, *, within: bool) -> str | None:
-        """Constants for the filters of both; ``within``: each filter sees its own half of the channels only."""
+        """Constants for the filters of both; ``within`` lets each filter see only its own half of the channels."""
         if left is None or right is None:
             return None
         one, two = self.statics[left], self.statics[right]
@@ -187,7 +192,7 @@ def _same(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
 
 
 def _by_channel(one: TensorSpec, two: TensorSpec) -> bool:
-    """Whether both have an encoding for each filter, symmetric, so that a 0 is a 0 for all."""
+    """Whether both have a symmetric encoding for each filter, so that 0 is stored as 0 in all."""
     pair = (one.quant, two.quant)
     return all(
         isinstance(quant, AxisScaleOffset) and quant.axis == len(one.shape) - 1 and not any(quant.offsets)
@@ -213,7 +218,7 @@ def _ones(out: TensorSpec, signs: Array) -> tuple[Array, TensorSpec]:
 
 
 def _wider(one: TensorSpec, two: TensorSpec) -> Encoding | None:
-    """The encoding of either if they are the same, otherwise one that holds the ranges of both."""
+    """The common encoding if both have the same, otherwise one that covers the ranges of both."""
     if one.quant == two.quant or not isinstance(one.quant, ScaleOffset) or not isinstance(two.quant, ScaleOffset):
         return one.quant
     low, high = one.dtype.integer_range

@@ -34,13 +34,13 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.name is not None and os.fork():
-        os._exit(0)  # a named device serves others too: it is nobody's child, so nobody must wait for it
+        os._exit(0)  # a named device serves other processes too: it has no parent, so no process must wait for it
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("openhtp-device %(process)d %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # memory of all clients comes as descriptors
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # memory of all clients comes as descriptors
     config = DeviceConfig(**json.loads(options.config))
     core = build_core(config)
     if core.library is not None:
@@ -54,7 +54,7 @@ def main() -> int:
         core.faults = FaultReach.SESSION if options.allow_faults else FaultReach.NOBODY
         door = rendezvous.Door(options.name, socket.socket(fileno=options.listen_fd))
         server = Server(core, door=door, keep=options.keep, **looking)
-    gc.freeze()  # what exists now stays, so loading a graph must not wait for another look at all of it
+    gc.freeze()  # objects that exist now stay; loading a graph must not wait for the collector to scan them
     server.run()
     if core.library is not None:
         core.library.close()

@@ -1,4 +1,4 @@
-"""What a request is answered with, also when something broke that nobody expected."""
+"""Answers to requests, also for failures that nobody expected."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from openhtp.core.errors import InternalError, QnnError
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
-# A reply, or memory with what is too long for one and goes beside it. Its sender closes that memory.
+# A reply, or shared memory with content that is too long for a reply. The sender closes that memory.
 Answer = ms.Reply | SharedBuffer
 
 
 def error_reply(error: QnnError) -> ms.Reply:
-    """A failure as a reply; the client raises it again as what it was."""
+    """A failure as a reply; the client raises the same kind of error again."""
     return ms.Reply(
         error=error.message,
         status_name=error.name,
@@ -26,7 +26,7 @@ def error_reply(error: QnnError) -> ms.Reply:
 
 
 def timed(answer: Answer, served_ns: int, worked_ns: int) -> Answer:
-    """An answer that tells how long it took; what goes beside a reply tells nothing."""
+    """An answer that tells how long it took; shared memory cannot tell that."""
     if not isinstance(answer, ms.Reply):
         return answer
     return msgspec.structs.replace(answer, served_ns=served_ns, worked_ns=worked_ns)
@@ -40,7 +40,7 @@ class LogSource(Protocol):
 
 
 def with_log(answer: Answer, log: LogSource) -> Answer:
-    """An answer that takes lines to the client's log along; what goes beside a reply leaves them to the next."""
+    """An answer that carries lines for the client's log; shared memory leaves them to the next reply."""
     return msgspec.structs.replace(answer, log=log.take()) if isinstance(answer, ms.Reply) else answer
 
 
@@ -55,11 +55,11 @@ def in_words(error: BaseException) -> str:
         return type(error).__name__
 
 
-def unexpected(what: str, error: BaseException) -> InternalError:
-    """The error that a client is told when something of ours broke while working for it."""
+def unexpected(activity: str, error: BaseException) -> InternalError:
+    """The error that a client receives when the device's own code broke while working for it."""
     reason = f"{type(error).__name__}: {in_words(error)}"
     return InternalError(
-        f"{what} failed unexpectedly ({reason}); this is a bug of openhtp, and the device logged it"
+        f"{activity} failed unexpectedly ({reason}); this is a bug of openhtp, and the device logged it"
     )
 
 

@@ -1,4 +1,4 @@
-"""From what a client says about its memory to arrays that a program is bound to."""
+"""Turns a client's description of its memory into arrays that a program is bound to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only place that reads or moves time. Everything else is told."""
+"""The only place that reads or moves time. All other code is given the time."""
 
 from __future__ import annotations
 

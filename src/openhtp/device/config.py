@@ -1,4 +1,4 @@
-"""What can be chosen of a device."""
+"""The choices that a device offers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeviceConfig:
     ``platform="windows"`` gives all graphs one thread priority, as there the operating system decides.
     ``parallel_graphs`` lets two graphs of one priority run side by side; ``vtcm_windowing`` lets clients of
     different process domains share VTCM (some chips from v79 on). Units, VTCM and process domains are the SoC's
-    unless given. ``library`` is the vendor's that computes, by its path; None for the emulator's own engine.
+    unless given. ``library`` is the path of the vendor's library to compute with; None for the emulator's engine.
     """
 
     soc: str = "SM8650"
@@ -34,12 +34,12 @@ class DeviceConfig:
     hvx: int | None = None
     vtcm_bytes: int | None = None
     sharing: bool | None = None
-    # Off only to measure what they cost: a program then runs in one piece.
+    # Switched off only to measure what yield points cost: a program then runs in one piece.
     yield_points: bool = True
 
     @classmethod
     def chosen(cls, options: OptionValues) -> DeviceConfig:
-        """What a client chose of a device's options; the others are about how it is reached."""
+        """The device's part of a client's options; the other options say how the device is reached."""
         return cls(
             **{field.name: options[field.name] for field in dataclasses.fields(cls) if field.name in options}
         )
@@ -49,7 +49,7 @@ class DeviceConfig:
         DEVICE.read({name: value for name, value in dataclasses.asdict(self).items() if name in DEVICE})
 
     def resources(self) -> DeviceResources:
-        """What the scheduler has to give."""
+        """The resources that the scheduler hands out."""
         return resources_of(
             find_soc(self.soc),
             cores=self.cores,

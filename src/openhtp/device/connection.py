@@ -1,4 +1,4 @@
-"""Where clients come in, and what the device's process keeps about each: its sockets, and what is not sent yet."""
+"""How clients connect, and what the device's process keeps for each: its sockets and its unsent messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openhtp.rpc.shm import SharedBuffer
 
 
 class ServedDuct:
-    """One data socket of a client and what could not be sent on it yet."""
+    """One data socket of a client, with the packets that could not be sent on it yet."""
 
     def __init__(self, sock: socket.socket, on_news: Callable[[ServedDuct], None]) -> None:
         self.sock = sock
@@ -42,7 +42,7 @@ class Connection:
         self.early_cancels: dict[int, None] = {}
 
     def reply(self, answer: Answer, number: int) -> None:
-        """Answer the request with this number; what is too long for a message goes in shared memory."""
+        """Answer the request with this number; an answer that is too long for a message goes in shared memory."""
         if not isinstance(answer, ms.Reply):
             channel.send(self.control, ms.encode(ms.Reply(number=number, value=answer.nbytes)), (answer.fd,))
             return
@@ -56,11 +56,11 @@ class Connection:
 
 log = logging.getLogger(__name__)
 
-# How long the door stays shut when not even turning somebody away is possible.
+# How long the door stays shut when clients cannot even be turned away.
 REST_NS = 100_000_000
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-# The client has gone again, or a signal came: nothing to see to.
+# The client has gone again, or a signal came: nothing needs to be done.
 _NOBODY = (errno.EAGAIN, errno.ECONNABORTED, errno.EINTR, errno.EPROTO)
 
 
@@ -74,7 +74,7 @@ class Entrance:
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def let_in(self) -> bool:
-        """Let one client in. False if that cannot be done now and should be tried again only after a rest."""
+        """Let one client in. False if that is impossible now and should be tried again only after a rest."""
         try:
             control, _ = self._listener.accept()
         except OSError as error:
@@ -90,7 +90,7 @@ class Entrance:
         return True
 
     def _turn_away(self) -> bool:
-        """Close the next client's connection: it would otherwise wait, and the door would never be quiet."""
+        """Close the next client's connection; otherwise the client would wait and the listener stay ready."""
         if self._reserve is not None:
             os.close(self._reserve)
             self._reserve = None

@@ -1,4 +1,4 @@
-"""What a context on the device holds: graphs, apps, and the memory that is freed with them."""
+"""A context on the device: its graphs and apps, and the memory that is freed with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openhtp.device.sessions import Session
     from openhtp.device.switching import Switcher
 
-# Of updateable tensors, by name.
+# Data of updateable tensors, by name.
 Data = dict[str, npt.NDArray[Any]]
 # Finished bindings kept per graph; a client that uses new memory for every call must not grow the device.
 MAX_BINDINGS_KEPT = 512
@@ -35,7 +35,7 @@ class Unloaded:
     vtcm_peak_bytes = 0
 
     def bind(self, arrays: Arrays) -> Run:
-        """Refused: there is nothing to run."""
+        """Refuse: no program is loaded that could run."""
         raise WrongState("the graph is not loaded on the device")
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Unloaded:
 
 
 class DeviceGraph:
-    """A program made ready, and the bindings that were made for it."""
+    """A program that is ready to run, with its bindings."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class DeviceGraph:
         program: QnnProgram | None,
         held: HeldMemory,
     ) -> None:
-        """``program`` is what it was made from; None if that was a prepared form.
+        """``program`` is the source of the graph; None if the source was a prepared form.
 
-        ``held`` is the memory of the binary that it came in, which others may have come in, too.
+        ``held`` is the memory of the graph's binary, which may hold other graphs, too.
         """
         self.number = number
         self.context = context
@@ -65,22 +65,22 @@ class DeviceGraph:
         self.loaded = loaded
         self.steps = loaded.steps
         self.core = 0
-        # The switcher that loads it when it is to run, if any, and what replaced the program that it came with.
+        # The switcher that loads the graph for its turns, if any, and the program that replaced the first one.
         self.switch: Switcher | None = None
         self.replacement: PackedGraph | None = None
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
-        # How long a step takes, as far as is known.
+        # How long a step takes, as far as we know.
         self.step_ns = self._last_step_ns = 1_000_000_000
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None
-        # Testing: the next execution fails with this after that step.
+        # For tests: the next execution fails with this error after this step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
 
     def note_step(self, took_ns: int) -> None:
-        """A step took so long. One that took much longer than the one before it may have waited for a core."""
+        """Note how long a step took. One much longer than the step before it may have waited for a core."""
         self.step_ns = min(took_ns, self._last_step_ns) if self.steps == 1 else took_ns
         self._last_step_ns = took_ns
 
@@ -102,14 +102,14 @@ class DeviceGraph:
             idle.append(runs)
 
     def load(self, loaded: LoadedProgram) -> None:
-        """Run this from now on; what was bound to another goes with it."""
+        """Run this program from now on; bindings to the former program go with that program."""
         self._idle.clear()
         self.loaded.close()
         self.loaded = loaded
         self.steps = loaded.steps
 
     def forget_memory(self, memory: int) -> None:
-        """Drop bindings that use memory which is about to go."""
+        """Drop bindings that use this memory, which is about to go."""
         for key in list(self._idle):
             count = len(key) // frames.BINDING.size
             ids = [frames.BINDING.unpack_from(key, i * frames.BINDING.size)[1] for i in range(count)]
@@ -117,34 +117,34 @@ class DeviceGraph:
                 del self._idle[key]
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it."""
+        """What other clients may know of this graph."""
         return {"graph": self.name, "number": self.number, "loaded": not isinstance(self.loaded, Unloaded)}
 
     def close(self) -> None:
-        """Free what the engine holds, and the program, which may lie in memory of the client's."""
+        """Free the engine's memory, and the program, which may lie in the client's memory."""
         self._idle.clear()
         self.program = self.replacement = None
         self.loaded.close()
 
 
 class UpdateableGraph(DeviceGraph):
-    """One with tensors whose data can be exchanged: an execution uses what was there when it was sent."""
+    """A graph whose tensors' data can be exchanged; an execution uses the data of the time it was sent."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         info: GraphInfo = args[2]
         self.updateables = info.updateables
         self.static_bytes = info.static_bytes
-        # The memory that the latest data counts, and that data. Loading the graph again uses the same data.
+        # The latest data and the memory it occupies. Loading the graph again uses the same data.
         self.update_grant: MemoryGrant | None = None
         self.updates: Data = {}
         self._lent: dict[int, int] = {}
         self._generation = 0
 
     def update(self, arrays: Data, grant: MemoryGrant) -> None:
-        """Use other data from now on. Where graphs share the memory for it, it is no longer the others'.
+        """Use other data from now on. Where graphs share the memory for data, the other graphs lose theirs.
 
-        Graphs that are switched have it in turn anyway: each is given its own again when it is loaded.
+        Graphs that are switched use that memory in turn: each gets its own data again when it is loaded.
         """
         self._take(arrays, grant)
         if isinstance(self.loaded, UpdateableProgram):  # otherwise it is not loaded, and gets the data when it is
@@ -153,7 +153,7 @@ class UpdateableGraph(DeviceGraph):
         self._idle.clear()
 
     def replace(self, packed: PackedGraph, loaded: LoadedProgram, arrays: Data, grant: MemoryGrant) -> None:
-        """Run another program from now on, which has this data; if it is switched, from its next turn on."""
+        """Run another program with this data from now on; a graph that is switched does so from its next turn."""
         self._take(arrays, grant)
         self.replacement = packed
         if isinstance(self.loaded, Unloaded):
@@ -171,14 +171,14 @@ class UpdateableGraph(DeviceGraph):
             before.give_back()
 
     def load(self, loaded: LoadedProgram) -> None:
-        """Run this from now on, with the data that was given last."""
+        """Run this program from now on, with the latest data."""
         super().load(loaded)
         self._generation += 1
         if self.updates and isinstance(loaded, UpdateableProgram):
             loaded.update(self.updates)
 
     def forget_updates(self) -> None:
-        """Give back the data that was given last."""
+        """Give back the latest data."""
         self.updates = {}
         self._generation += 1
         self._idle.clear()
@@ -189,8 +189,8 @@ class UpdateableGraph(DeviceGraph):
         """Runs on the present data."""
         if self.context.shares_updates and not self.updates:
             raise WrongState(
-                f"graph {self.name!r} shares the memory of its updateable tensors (LoRA weight sharing), and it is"
-                " not this graph's now; call apply_binary_section for it first",
+                f"graph {self.name!r} shares the memory of its updateable tensors (LoRA weight sharing), and that"
+                " memory is not this graph's now; call apply_binary_section for it first",
                 st.QNN_GRAPH_ERROR_INVALID_CONTEXT,
             )
         runs = super().take_runs(key, make)
@@ -225,7 +225,7 @@ class DeviceApp:
         self.fault: tuple[int, QnnError] | None = None
 
     def note_step(self, took_ns: int) -> None:
-        """How long it holds resources is given, and says nothing."""
+        """Ignored: the client chooses how long an app holds resources."""
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
         """Nothing was bound."""
@@ -234,7 +234,7 @@ class DeviceApp:
         """It uses none."""
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it."""
+        """What other clients may know of this app."""
         return {"app": self.name, "number": self.number}
 
     def close(self) -> None:
@@ -242,9 +242,9 @@ class DeviceApp:
 
 
 class DeviceGroup:
-    """Contexts that share a spill-fill buffer. ``priority`` is that of them all if they run at the same time.
+    """Contexts that share a spill-fill buffer. ``priority`` is their common one if they run at the same time.
 
-    Then they share a VTCM ``backup`` buffer of that size, too.
+    In that case they also share a VTCM backup buffer of ``backup`` bytes.
     """
 
     def __init__(self, number: int, nbytes: int, priority: int | None, backup: int) -> None:
@@ -268,33 +268,33 @@ class DeviceContext:
         self.graphs: dict[int, DeviceGraph | DeviceApp] = {}
         self.tenant = Tenant(f"context {number}", anywhere=False)
         self.group: DeviceGroup | None = None
-        # Whether it goes where its inputs and outputs fit, whether room is then kept, whether it only prepares.
+        # Whether to choose a domain with room for inputs and outputs, to keep that room, and to prepare only.
         self.io_room = False
         self.keep_io_room = False
         self.prepare_only = False
-        # What its memory, by number, and the binaries that its graphs came in hold of its process domain.
+        # Bytes of its process domain held by its memory (by number) and by the binaries of its graphs.
         self.memories: dict[int, MemoryGrant] = {}
         self.weights: list[HeldMemory] = []
-        # Whether only one of its graphs has data of updateable tensors at a time (LoRA weight sharing).
+        # Whether only one of its graphs at a time has data of updateable tensors (LoRA weight sharing).
         self.shares_updates = False
         self.switcher: Switcher | None = None
         self.pending = 0  # executions accepted and neither over nor cancelled
 
     @property
     def domain(self) -> Domain:
-        """The process domain that it is in, or would be in if anything was in it."""
+        """The process domain of this context; the first domain while the context is empty."""
         return self.tenant.domain or self.session.ledger.domains[0]
 
     def settle_weights(self) -> None:
-        """Give back what binaries hold of which no graph is left."""
+        """Give back the memory of binaries whose graphs are all gone."""
         used = [graph.held for graph in self.graphs.values() if isinstance(graph, DeviceGraph)]
-        for held in list(self.weights):
-            if not any(held is other for other in used):
-                self.weights.remove(held)
-                held.give_back()
+        for memory in list(self.weights):
+            if not any(memory is other for other in used):
+                self.weights.remove(memory)
+                memory.give_back()
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it."""
+        """What other clients may know of this context."""
         return {
             "context": self.number,
             "graphs": [graph.describe() for graph in self.graphs.values()],

@@ -1,4 +1,4 @@
-"""The device without its transport: its sessions, and what each of its parts needs of the others."""
+"""The device without its transport: its sessions, and the parts that serve them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Pieces of memory of a client that has gone that are given back in one turn of the loop.
+# How many pieces of a departed client's memory one turn of the loop gives back.
 MEMORIES_AT_ONCE = 64
 
 
 class DeviceCore:
-    """All methods run on the loop's thread. What a client may ask for is in ``requests``."""
+    """All methods run on the loop's thread. The requests of clients are in ``requests``."""
 
     def __init__(
         self,
@@ -55,23 +55,23 @@ class DeviceCore:
         make_ledger: Callable[[], Ledger] = Ledger,
         library: LibraryTarget | None = None,
     ) -> None:
-        """``library`` is the target again if that is the vendor's library, which can be asked for more."""
+        """``library`` is the target again if the target is the vendor's library, which can do more."""
         self.clock = clock
         self._make_ledger = make_ledger
         self.sessions: dict[int, Session] = {}
         self.closing: deque[Session] = deque()
-        # Bytes of contexts that are gone, of which the C library may still keep something.
+        # Bytes of contexts that are gone. The C library may still keep some of them.
         self._freed = 0
         self._owed: deque[Callable[[], None]] = deque()
         self.faults = FaultReach.DEVICE
-        # A client that has a device alone may end it, if only by cutting its own memory short.
+        # A device's only client may end the device, if only by truncating its own memory.
         self.serves_one = True
         self.target = target
         self.library = library
         self._numbers = itertools.count(1)
-        # Has slow work done and reports the result: on the server's threads, or here and now without a server.
+        # Does slow work and reports the result: on the server's threads, or right here without a server.
         self.run_elsewhere: Callable[[Task[Any], Callable[[Answer], None]], None] = _run_here
-        # Has something called on the loop's thread; likewise.
+        # Calls a function on the loop's thread, or right here without a server.
         self.post: Callable[[Callable[[], None]], None] = lambda call: call()
         self.executions = Executions(clock, self._numbers)
         self.loop = Loop(scheduler, clock, make_runner(self.executions.jobs), self.executions)
@@ -84,7 +84,7 @@ class DeviceCore:
     # Sessions
 
     def open_session(self, *, pid: int, label: str, shares_budget: bool = False) -> Session:
-        """A client has come. It may have process domains of its own, or in common with others of its process."""
+        """A client has come. It gets process domains of its own, or shares those of its process."""
         number = next(self._numbers)
         others = (other for other in self.sessions.values() if other.shares_budget and other.pid == pid)
         other = next(others, None) if shares_budget else None
@@ -94,7 +94,7 @@ class DeviceCore:
         return session
 
     def close_session(self, session: Session) -> None:
-        """A client has gone, in whatever way: free all it had, now."""
+        """A client has gone, in whatever way: free all that it had, now."""
         self.start_closing(session)
         while self.closing:
             self.close_some()
@@ -136,7 +136,7 @@ class DeviceCore:
             self.closing.popleft()
 
     def give_back(self, context: DeviceContext, nbytes: int) -> None:
-        """A context has gone that held so many bytes: beside the loop, the system gets back what that freed."""
+        """A context with ``nbytes`` has gone: return the freed memory to the system, beside the loop."""
         self._freed += nbytes
         if self._freed >= WORTH_GIVING_BACK:
             self._freed = 0
@@ -150,7 +150,7 @@ class DeviceCore:
             self.run_elsewhere(task, lambda answer: None)
 
     def settle_owed(self) -> None:
-        """Give back what was freed and not given back yet, beside the loop or when the device ends."""
+        """Return freed memory that is still owed to the system, beside the loop or when the device ends."""
         while self._owed:
             self._owed.pop()()
 
@@ -159,7 +159,7 @@ class DeviceCore:
     def request(
         self, session: Session | None, request: ms.Request, descriptors: list[int], host: Host | None = None
     ) -> Answer | Task[Any]:
-        """Answer a request, or return the task whose end answers it. Takes all descriptors."""
+        """Answer a request, or return the task whose end answers it. Takes over all descriptors."""
         begin = self.clock.now()
         try:
             result = answer(Asked(self, descriptors, session, host), request)
@@ -181,12 +181,12 @@ class DeviceCore:
         self.stage(session)
 
     def stage(self, session: Session, *, busy: bool = False) -> None:
-        """Something has begun or ended to be done for a client: its votes may depend on it."""
+        """Work for a client has begun or ended: the client's power votes may depend on it."""
         if session.staged:
             self.power.stage(session.number, self.clock.now(), busy=busy or session.busy)
 
     def run_task(self, task: Task[Any], then: Callable[[Answer], None]) -> None:
-        """Have slow work done that no request waits for."""
+        """Do slow work that no request waits for."""
         self._begin(task)
         self.run_elsewhere(task, then)
 
@@ -195,7 +195,7 @@ class DeviceCore:
         return next(self._numbers)
 
     def pd_of(self, context: DeviceContext) -> int:
-        """What the scheduler calls the process domain of a context."""
+        """The scheduler's number for the process domain of a context."""
         numbers = context.session.process_domains.numbers
         number = numbers.get(context.domain.number)
         if number is None:
@@ -221,7 +221,7 @@ class DeviceCore:
             session.broken = True
         try:
             if session.broken:
-                # The scheduler no longer knows its way about this one: out with all that is left of it.
+                # The scheduler's state for this client is unreliable: expel whatever is left of the client.
                 self.loop.handle(ClientExpelled(t=self.clock.now(), client=graph.number))
         finally:
             graph.close()

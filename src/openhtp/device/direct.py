@@ -1,8 +1,8 @@
 """Executions on their caller's own thread, on a device of this process that has nothing else to do.
 
-Where nobody could come before or between, a queue decides nothing, so there is none. As soon as the loop has
-something to do, the rest of the execution is handed to it at the end of a step: from then on the scheduler knows
-it as a job, and something more urgent comes first. Where executions are to be recorded, held or paced, they go the
+Where no other execution could come first or in between, a queue decides nothing, so none is used. As soon as the
+loop has work, the rest of the execution is handed to it at the end of a step. From then on the scheduler knows the
+execution as a job, and more urgent work comes first. Executions that are to be recorded, held or paced go the
 usual way from the start.
 """
 
@@ -43,7 +43,7 @@ class DirectRun:
         self._steps = range(graph.loaded.steps)
 
     def run(self, caller: object) -> bool:
-        """Compute; False if it has to go the usual way. Raises what went wrong in a step.
+        """Compute; False if the execution has to go the usual way. Raises the error of a step that failed.
 
         ``caller`` stands for this call; if it raises, the seat may still be the caller's, to be given up.
         """
@@ -61,19 +61,19 @@ class DirectRun:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is computed sooner than it is handed to another thread."""
+        """Whether computing it takes less time than handing it to another thread."""
         return is_short(self._graph)
 
     def order(
         self, client_job: int, timeout_at: int, deadline_at: int, profile_level: int, *, waited: bool
     ) -> BoundOrder:
-        """The same for the queue."""
+        """The same execution as an order for the queue."""
         return BoundOrder(
             client_job, self._graph, self._run, len(self._steps), timeout_at, deadline_at, profile_level, waited
         )
 
     def compute(self) -> HandedOver | None:
-        """Compute step by step, for who has the seat. Returns what the loop has to go on with, if it has."""
+        """Compute step by step; the caller has the seat. Returns the rest that was handed to the loop, if any."""
         compute, seat, last = self._run.step, self._seat, len(self._steps) - 1
         now, graph = self._core.clock.now, self._graph
         self._session.executions += 1
@@ -96,26 +96,26 @@ class DirectRun:
 
     def _hand_over(self, done: int) -> HandedOver:
         core, session = self._core, self._session
-        number = -core.new_number()  # clients give numbers above zero
+        number = -core.new_number()  # clients use numbers above zero
         end = HandedOver(lambda: core.post(lambda: core.executions.cancel(session, number)))
         rest = RemainingSteps(self._run, done)
         order = BoundOrder(number, self._graph, rest, len(self._steps) - done, waited=True)
         self._seat.leave_over(lambda: core.executions.execute_bound(session, end, order))
-        core.post(_nothing)  # who wants the seat may have been interrupted before it could wake the loop
+        core.post(_nothing)  # the thread that wants the seat may have been interrupted before it woke the loop
         return end
 
 
 def _nothing() -> None:
-    """What a loop does that is only woken."""
+    """Do nothing: posting this only wakes the loop."""
 
 
 def is_short(graph: DeviceGraph | DeviceApp) -> bool:
-    """Whether an execution is computed sooner than it is handed to another thread."""
+    """Whether computing an execution takes less time than handing it to another thread."""
     return graph.steps == 1 and graph.step_ns < SHORT_STEP_NS
 
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
-    """Whether nothing is under way or in force that an execution would have to heed. For who has the seat."""
+    """Whether an execution may run at once, with nothing to wait for or to heed. The caller has the seat."""
     return not (
         core.executions.jobs
         or core.recording.enabled
@@ -131,7 +131,7 @@ def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
 
 
 class RemainingSteps:
-    """A run of which some steps are computed already."""
+    """A run whose first steps are computed already."""
 
     __slots__ = ("_done", "_run")
 
@@ -145,7 +145,7 @@ class RemainingSteps:
 
 
 class HandedOver:
-    """The end of an execution that its caller began and the loop goes on with: the caller waits for it here."""
+    """The end of an execution that its caller began and the loop continues. The caller waits for it here."""
 
     __slots__ = ("_cancel", "_failure", "_over")
 
@@ -155,18 +155,18 @@ class HandedOver:
         self._over = Latch()
 
     def report(self, record: frames.Record, extra: bytes = b"") -> None:
-        """It is over; by its status it may have been ended early."""
+        """The execution is over; its status tells whether it was ended early."""
         if record.status:
             self._failure = error_for_status(st.for_code(record.status), "the execution ended early")
         self._over.unlock()
 
     def report_failure(self, record: frames.Record, text: str) -> None:
-        """It is over, and failed."""
+        """The execution is over, and failed."""
         self._failure = error_for_status(st.for_code(record.status), text)
         self._over.unlock()
 
     def wait(self) -> None:
-        """Wait for the end; raises what went wrong. Who is interrupted still waits, for the end of a step."""
+        """Wait for the end; raises a failure. An interrupted caller still waits, for the end of a step."""
         interrupt: BaseException | None = None
         while not self._over.is_open:
             try:
@@ -181,7 +181,7 @@ class HandedOver:
 
 
 def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arrays: Arrays) -> DirectRun | None:
-    """Bind a graph to arrays; None for one whose data may be exchanged, or that is not always loaded."""
+    """Bind a graph to arrays; None for a graph whose data may be exchanged or that is not always loaded."""
     graph = session.graphs.get(number)
     if type(graph) is not DeviceGraph or graph.switch is not None:
         return None
@@ -191,9 +191,9 @@ def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arra
 def run_frame(
     core: DeviceCore, seat: Seat, session: Session, frame: bytes, caller: object, *, if_short: bool = False
 ) -> bool:
-    """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises what went wrong.
+    """Compute what an EXECUTE frame asks for; False if it has to go the usual way. Raises a step's error.
 
-    ``if_short`` leaves out what is not computed sooner than it is handed to another thread. ``caller`` stands for
+    ``if_short`` skips executions that take longer than handing them to another thread. ``caller`` stands for
     this call; if it raises, the seat may still be the caller's, to be given up.
     """
     _, flags, count, number, batch, level, _, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)

@@ -31,7 +31,7 @@ from openhtp.sched.timed import Pace
 
 log = logging.getLogger(__name__)
 
-# Called for a session about whose executions nothing is known any more.
+# Called for a session when the state of its executions is no longer known.
 OnBroken = Callable[[Session, Exception], None]
 
 _STATUS_OF: dict[Outcome, Status] = {
@@ -42,7 +42,7 @@ _STATUS_OF: dict[Outcome, Status] = {
 }
 
 _DETAILED = 2
-_MOST_STEPS = 4096  # of which a profile tells
+_MOST_STEPS = 4096  # in one profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class BoundOrder:
 
 
 class Executions:
-    """The jobs under way, and what is done when the loop reports on them."""
+    """The jobs under way, and the reactions to the loop's reports about them."""
 
     def __init__(self, clock: Clock, numbers: itertools.count[int]) -> None:
         self.clock = clock
@@ -74,7 +74,7 @@ class Executions:
         self._numbers = numbers
 
     def execute(self, session: Session, outlet: Reports, frame: bytes) -> None:
-        """Take an EXECUTE frame. Whatever is wrong with its content is reported as the execution's end."""
+        """Take an EXECUTE frame. An error in its content is reported as the execution's end."""
         if len(frame) < frames.EXECUTE_HEAD.size:
             raise ProtocolError(f"execute frame of {len(frame)} bytes")
         head = frames.EXECUTE_HEAD.unpack_from(frame)
@@ -146,7 +146,7 @@ class Executions:
             self._refuse(job, session, outlet, order.client_job, error)
 
     def _begin(self, job: Job, steps: int, timeout_at: int, deadline_at: int) -> None:
-        """A job is complete: let the scheduler have it."""
+        """Hand a complete job to the scheduler."""
         session, now = job.session, job.received_ns
         session.jobs[job.client_job] = self.jobs[job.number] = job
         job.graph.context.pending += 1
@@ -178,19 +178,19 @@ class Executions:
         outlet.report_failure(record, refusal.message)
 
     def cancel(self, session: Session, client_job: int) -> None:
-        """End a job early; one that is already over is nobody's concern."""
+        """End a job early; a job that is already over is ignored."""
         job = session.jobs.get(client_job)
         if job is not None:
             job.leave_queue()  # its client may think it gone, and have sent the next one
             self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
 
     def pace_of(self, number: int) -> Pace | None:
-        """How long a job takes, if that is given rather than found by computing it."""
+        """How long a job takes, if its duration is prescribed rather than the result of computing."""
         job = self.jobs.get(number)
         return None if job is None else job.pace
 
     def forget_all(self, session: Session) -> None:
-        """A session has ended: whatever the scheduler may still say about its jobs concerns nobody."""
+        """A session has ended: ignore what the scheduler may still say about its jobs."""
         for job in list(session.jobs.values()):
             self._forget(job)
 
@@ -205,7 +205,7 @@ class Executions:
         """A job is over: tell its client."""
         job = self.jobs.pop(number, None)
         if job is None:
-            return  # of a session that had to go at once
+            return  # its session had to go at once
         session, failure = job.session, job.failure
         self.told = True
         self.power.idle_since[job.graph.core] = t
@@ -247,14 +247,14 @@ class Executions:
                 job.graph.switch.ended(job)
 
     def _report_anyway(self, job: Job, error: Exception) -> None:
-        """Reporting an end failed. Its client must still hear of it; otherwise the client has to go."""
+        """Reporting an end failed. Report that failure instead; if even that fails, the client has to go."""
         failure = unexpected("reporting the execution's end", error)
         try:
             record = frames.Record(job.client_job, failure.code)
             job.outlet.report_failure(record, failure.message)
-        except Exception as again:
+        except Exception as second_error:
             log.exception("the end of job %d, again", job.number)
-            self.on_broken(job.session, again)
+            self.on_broken(job.session, second_error)
 
     def granted(self, action: Grant, t: int) -> None:
         """A job got its resources, for the first time or again."""
@@ -299,13 +299,13 @@ class Executions:
             job.yield_asked_ns = t
 
     def failed(self, number: int, error: Exception) -> None:
-        """Something of ours broke while working for a job: it ends with that."""
+        """The device's own code broke while working for a job: the job ends with that error."""
         job = self.jobs.get(number)
         if job is not None and job.failure is None:
             job.failure = unexpected("the execution", error)
 
     def broken(self, number: int, error: Exception) -> None:
-        """Nothing is known about a job any more: its client must go."""
+        """The state of a job is no longer known: its client must go."""
         job = self.jobs.get(number)
         if job is not None:
             self.on_broken(job.session, error)
@@ -332,7 +332,7 @@ class Executions:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
 
     def _power_up(self, job: Job, now: int) -> None:
-        """Raise the votes of a client for which a job is to run; its profile tells what that comes to."""
+        """Raise the power votes of a job's client; the job's profile tells how long that takes."""
         power, core, profiled = self.power, job.graph.core, job.profile_level >= _DETAILED
         power_up_ns = 0
         if profiled:

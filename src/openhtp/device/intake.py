@@ -1,4 +1,4 @@
-"""Executions come in: frames are taken from a client's ducts, from each client so many and then from the next."""
+"""Takes executions in: reads frames from clients' ducts, a limited number from each client in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openhtp.rpc.channel import ProtocolError
 
 # Frames taken from one client, on all its ducts together, before the others have their turn.
 FRAMES_PER_TURN = 64
-# Cancels of executions that may still be on another duct.
+# Cancels that are remembered because their executions may still be on another duct.
 MAX_EARLY_CANCELS = 1024
 
 
@@ -35,7 +35,7 @@ class Intake:
         if connection.turn != self._turn:
             connection.turn, connection.share = self._turn, FRAMES_PER_TURN
         first = connection.ducts[0]
-        # What a thread queued before it began to wait on its own duct came first, and stays first.
+        # Executions that a thread queued before it began to wait on its own duct must stay first.
         if duct is first or self._read(connection, first):
             self._read(connection, duct)
 
@@ -78,7 +78,7 @@ class Intake:
         session = connection.session
         assert session is not None
         if job not in session.jobs:
-            # Sent before its cancel, but perhaps on a duct that was not looked at yet.
+            # The job was sent before its cancel, but perhaps on a duct that was not read yet.
             others = [other for other in connection.ducts if other is not duct]
             empty = [self._read(connection, other) for other in others]
             if not all(empty):
@@ -91,7 +91,7 @@ class Intake:
     def _settle(self, connection: Connection, duct: ServedDuct, job: int) -> None:
         """Cancel an execution whose caller was interrupted and does not know whether it was sent.
 
-        If it was, it came before this on the same duct: its end is reported. If not, that is reported.
+        If it was sent, it came first on the same duct, and its end is reported. Otherwise this reports an abort.
         """
         session = connection.session
         assert session is not None
@@ -103,7 +103,7 @@ class Intake:
         duct.outlet.report_failure(record, "interrupted before it was sent, or when it was over")
 
     def _cancel_early(self, connection: Connection, job: int) -> None:
-        """Cancel an execution whose cancel came before it, if it is one."""
+        """Cancel an execution if its cancel came before it."""
         session = connection.session
         assert session is not None
         if job in connection.early_cancels:

@@ -1,4 +1,4 @@
-"""Executions on the device, and where the news of their ends goes: back the way each of them came."""
+"""Executions on the device, and the outlets that report their ends on the duct they came from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Job:
     profile_level: int
     # How long it takes on the wall clock, if that is not simply the time to compute it.
     pace: Pace | None = None
-    # Whether its client waits for the end, so that it was called rather than queued.
+    # Whether its client waits for the end: the execution was called rather than queued.
     waited: bool = False
     started_ns: int | None = None
     yields: int = 0
@@ -49,11 +49,11 @@ class Job:
     counted: bool = True
     step_times_ns: list[int] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
-    # Of one whose profile tells so: how long its units took to be ready, and its clocks (both modelled).
+    # For a detailed profile: how long its units took to be ready, and its clocks (both modelled).
     powered: tuple[int, Clocks] | None = None
 
     def leave_queue(self) -> None:
-        """Give the place in the context's queue to another job. Only the first call does so."""
+        """Free the job's place in the context's queue. Only the first call does so."""
         if self.counted:
             self.counted = False
             self.graph.context.pending -= 1
@@ -103,7 +103,7 @@ class Outlet:
         self._notify()
 
     def packets(self) -> list[bytes]:
-        """All news as packets, in order; afterwards there is none."""
+        """Take all news as packets, in order."""
         packets, self.extras = self.extras, []
         records, self.records = self.records, []
         for start in range(0, len(records), frames.MAX_RECORDS):

@@ -1,7 +1,7 @@
-"""Qualcomm's library as what a device computes with: it compiles programs and runs each as one step.
+"""A device that computes with Qualcomm's library, which compiles programs and runs each as one step.
 
-One thread makes all calls into the library, in the order in which they are asked for: it has one device, its
-compiler and its executions take turns anyway, and nothing is freed there while it is in use.
+One thread makes all calls into the library, in the order of the requests. The library has one device, its compiler
+and its executions take turns anyway, and so nothing is freed while it is in use.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from openhtp.vendor.power import PowerVotes
 
 _T = TypeVar("_T")
 
-# Where the library is a simulator, which has to be told what chip it is; elsewhere the chip is what it is.
+# Machines on which the library is a simulator and must be told which chip to simulate.
 _SIMULATED_ON = ("x86_64", "AMD64")
-# The seal of a graph whose prepared form is a context binary of the library's.
+# The seal of a graph whose prepared form is one of the library's context binaries.
 _SEAL = b"libQnnHtp"
 _LOG_LINES = 200
 
@@ -50,7 +50,7 @@ class LibraryTarget:
         self._device: LibraryDevice | None = None
         self._platform: tuple[PlatformDevice, ...] = ()
         self._votes: PowerVotes | None = None
-        # Graphs of one binary are in one context of the library's.
+        # Graphs of one binary are in one of the library's contexts.
         self._restored: WeakKeyDictionary[Workshop, _RestoredContext] = WeakKeyDictionary()
 
     # What a device asks of its target
@@ -60,11 +60,11 @@ class LibraryTarget:
         return self._do(self._load, program)
 
     def check(self, program: QnnProgram) -> None:
-        """Have the library's validator look at every node. Raises UnsupportedOp with its reason."""
+        """Have the library's validator check every node. Raises UnsupportedOp with the validator's reason."""
         self._do(self._check, program)
 
     def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LibraryProgram | None:
-        """Make a graph ready that the library saved in a binary of its own; None if it has no such form."""
+        """Load a graph that the library saved in its own binary format; None if the graph has no such form."""
         if packed.prepared is None or packed.seal != _SEAL:
             return None
         return self._do(self._load_saved, packed, info, workshop)
@@ -73,15 +73,15 @@ class LibraryTarget:
         """None: our binaries carry programs, which the library compiles again."""
         return None
 
-    # What only a library can be asked
+    # Requests that only a library can serve
 
     def start(self) -> None:
-        """Load the library and make it the chip that is wanted. Raises if it cannot be used, or not as that."""
+        """Load the library for the chosen chip. Raises if the library cannot be used, or not for that chip."""
         if self._device is None:
             self._do(self._open)
 
     def describe(self) -> dict[str, object]:
-        """What was loaded, and the chips that it says it is on."""
+        """The library that was loaded, and the chips that it reports."""
         device = self._opened
         return {
             "library": self._path,
@@ -94,7 +94,7 @@ class LibraryTarget:
         return self._do(self._export, programs, weight_sharing)
 
     def import_binary(self, blob: bytes) -> list[PackedGraph]:
-        """The graphs of a binary that the library saved, each as one of ours with that binary as prepared form."""
+        """The graphs of a binary that the library saved, each as a packed graph prepared by that binary."""
         return self._do(self._import, blob)
 
     def vote(
@@ -105,7 +105,7 @@ class LibraryTarget:
             self._do(self._vote, dcvs, rpc_latency_us, rpc_polling_us)
 
     def close(self) -> None:
-        """Free all that the library has, after what it is doing now."""
+        """Free all that the library holds, after its present work."""
         if self._device is not None:
             self._do(self._device.backend.free)
 
@@ -153,7 +153,7 @@ class LibraryTarget:
         restored = self._restored.get(workshop)
         if restored is None:
             assert packed.prepared is not None
-            blob = bytes(packed.prepared.checked(f"what the library saved of graph {packed.name!r}"))
+            blob = bytes(packed.prepared.checked(f"the library's saved form of graph {packed.name!r}"))
             context = LibraryContext.from_binary(self._opened, blob, priority=info.options.priority)
             restored = self._restored[workshop] = _RestoredContext(context)
         graph = restored.context.graphs.get(packed.name)
@@ -186,7 +186,7 @@ class LibraryTarget:
         self._votes.vote(dcvs=dcvs, rpc_latency_us=rpc_latency_us, rpc_polling_us=rpc_polling_us)
 
     def _later(self, chore: Callable[[], None]) -> Callable[[], None]:
-        """The chore as the loop may call it: done when the library is idle."""
+        """A function that the loop may call: it schedules the chore for when the library is idle."""
 
         def submit() -> None:
             self.thread.submit(chore)
@@ -195,7 +195,7 @@ class LibraryTarget:
 
 
 def build_graph(context: LibraryContext, program: QnnProgram) -> LibraryGraph:
-    """A program as a graph of the library's, not compiled yet. Raises for what the library does not have."""
+    """Build a program as one of the library's graphs, not compiled yet. Raises for ops that the library lacks."""
     with error_context(graph=program.name):
         nodes = nodes_of(program)
         graph = context.create_graph(program.name, graph_options_of(program))
@@ -208,7 +208,7 @@ def build_graph(context: LibraryContext, program: QnnProgram) -> LibraryGraph:
 
 
 class _RestoredContext:
-    """A context of the library's and how many of its graphs are in use. It is freed with the last of them."""
+    """One of the library's contexts and how many of its graphs are in use. It is freed with the last of them."""
 
     def __init__(self, context: LibraryContext) -> None:
         self.context = context
@@ -226,10 +226,10 @@ class _RestoredContext:
 
 
 class LibraryProgram:
-    """A compiled graph of the library's."""
+    """A graph that the library has compiled."""
 
     steps = 1  # the library has no yield points that we could see
-    spill_fill_bytes = 0  # what it needs is the library's own
+    spill_fill_bytes = 0  # the library allocates its own
     vtcm_peak_bytes = None
 
     def __init__(self, graph: LibraryGraph, close: Callable[[], None]) -> None:
@@ -259,14 +259,14 @@ class LibraryRun:
 
 
 class LogLines(logging.Handler):
-    """What the library logged, until a reply takes it to the client, whose log it is for."""
+    """Lines that the library logged, until a reply takes them to the client's log."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: list[tuple[int, str]] = []
 
     def attach(self) -> None:
-        """Take all that is logged of the library in this process."""
+        """Take all lines that the library logs in this process."""
         logger = logging.getLogger("openhtp.vendor")
         logger.addHandler(self)
         logger.setLevel(logging.DEBUG)

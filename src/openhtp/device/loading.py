@@ -1,4 +1,4 @@
-"""What loading is: stored graphs are made ready, or stored again with what makes them ready quickly."""
+"""Loading: stored graphs are made ready, or stored again in a form that is quickly made ready."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from openhtp.rpc.shm import SharedBuffer, is_unchangeable
 
 log = logging.getLogger(__name__)
 
-# A graph, and numbers that tell which of its data other graphs have, too.
+# A graph, and numbers that identify its data, so that data shared with other graphs is recognised.
 StoredGraph = tuple[PackedGraph, Sequence[int]]
-# Told how many are done, of how many, and which one is next.
+# Called with the number of finished graphs, the number of all graphs, and the name of the next one.
 Advance = Callable[[int, int, str], None]
-# With acceleration: sessions are made on as many threads as there are, and this many graphs ask for some.
+# With acceleration: sessions are made on all threads, and this many graphs ask for sessions at a time.
 _GRAPHS_AT_ONCE = 4
 
 
 class Room:
-    """What one binary takes for its context. Used on the thread that makes graphs ready, then on the loop's."""
+    """The memory that one binary takes for its context. Used on the thread that loads, then on the loop's."""
 
     def __init__(self, context: DeviceContext) -> None:
         self._context = context
@@ -48,11 +48,11 @@ class Room:
 
     @property
     def largest_backup(self) -> int:
-        """Size of the VTCM backup buffer of a graph that has all VTCM there is."""
+        """Size of the VTCM backup buffer of a graph that uses all VTCM."""
         return self._ledger.backup_bytes
 
     def take(self, needs: ContextNeeds) -> None:
-        """Find a place for what is known from the binary alone. Raises OutOfMemory, and takes nothing."""
+        """Find room for the needs that the binary alone tells. Raises OutOfMemory, and takes nothing."""
         context = self._context
         if context.prepare_only:
             return
@@ -68,14 +68,14 @@ class Room:
         self._take(new=new)
 
     def correct(self, ready: Sequence[tuple[GraphInfo, LoadedProgram]]) -> None:
-        """The graphs are ready, and only now is it known what those hold that had not been compiled before."""
+        """Correct the sizes: the needs of graphs that were not compiled before are known only now."""
         spill_fill = self._spilled([loaded.spill_fill_bytes for _, loaded in ready])
         peaks = ((info, loaded.vtcm_peak_bytes) for info, loaded in ready)
         backup = sum(backup_of(info, peak, self.largest_backup) for info, peak in peaks)
         if self.prepare_only or (spill_fill, backup) == (self._spill_fill, self._backup):
             return
         self._spill_fill, self._backup = spill_fill, backup
-        # Its first graphs decide where a context is: with more to hold, that may be elsewhere.
+        # The first graphs of a context decide its domain: larger needs may lead to another domain.
         new = not self._context.graphs and not self._context.memories
         with self._ledger.undisturbed:
             self.held.give_back()
@@ -98,13 +98,13 @@ class Room:
             self._ledger.reserve(tenant, self._io)
 
     def _spilled(self, each: Sequence[int]) -> int:
-        """Graphs of a group use its buffer in turn, others have their own."""
+        """Graphs of a group use its buffer in turn; other graphs have their own."""
         return max(each, default=0) if self._context.group is not None else sum(each)
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A graph that can run. ``program`` is what it was made from, None if that was a prepared form."""
+    """A graph that can run. ``program`` is its source; None if the source was a prepared form."""
 
     info: GraphInfo
     loaded: LoadedProgram
@@ -118,10 +118,10 @@ def make_ready(
     room: Room,
     options: ms.LoadOptions = ms.AT_ONCE,
 ) -> list[Ready]:
-    """Make stored graphs ready, all or none. ``advance`` may raise to end it early.
+    """Make stored graphs ready, all or none. ``advance`` may raise to end the loading early.
 
-    What graphs have in common, weights and what was made of them, they share. ``room`` is asked for what they need
-    before any is made.
+    Graphs share common weights and the forms that were made of them. ``room`` takes the memory for all graphs
+    before the first one is made.
     """
     graphs = [graph for graph, _ in stored]
     needs = needs_of(stored, largest_backup=room.largest_backup, compiled_next=True)
@@ -135,7 +135,7 @@ def make_ready(
         done = _all_at_once if options.accelerated and several else _in_turn
         ready = done(work, lambda count: advance(count, len(graphs), graphs[count].name))
     try:
-        room.correct([(one.info, one.loaded) for one in ready])
+        room.correct([(graph.info, graph.loaded) for graph in ready])
     except BaseException:
         close_all(ready)
         raise
@@ -166,13 +166,14 @@ def _all_at_once(work: Sequence[Callable[[], Ready]], advance: Callable[[int], N
                 ready.append(future.result())
         except BaseException:
             threads.shutdown(cancel_futures=True)
-            close_all([made.result() for made in under_way if not made.cancelled() and not made.exception()])
+            finished = [future for future in under_way if not future.cancelled() and not future.exception()]
+            close_all([future.result() for future in finished])
             raise
     return ready
 
 
 def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]:
-    """Graphs of a binary by place. Raises InvalidArgument unless they are there, some, and each once."""
+    """Graphs of a binary by index. Raises InvalidArgument for no index, an unknown one, or one given twice."""
     names = binary.graph_names
     if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
         raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
@@ -189,13 +190,13 @@ def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions)
 
 
 def close_all(ready: Sequence[Ready]) -> None:
-    """Give back what nobody wants any more."""
-    for one in ready:
-        one.loaded.close()
+    """Free graphs that are no longer wanted."""
+    for graph in ready:
+        graph.loaded.close()
 
 
 def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
-    """To be stored with what makes it ready quickly, and never to be run here."""
+    """Check a graph that will only be stored in prepared form and never run here."""
     with error_context(graph=packed.name):
         program = packed.program()
         target.check(program)
@@ -203,7 +204,7 @@ def _only_prepared(target: Target, packed: PackedGraph, workshop: Workshop) -> R
 
 
 def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Ready:
-    """From the prepared form if that can be used, otherwise from the program."""
+    """Load the prepared form if it can be used, otherwise the program."""
     with error_context(graph=packed.name):
         info = packed.info()
         loaded = target.load_packed(packed, info, workshop) if isinstance(target, PreparingTarget) else None
@@ -215,7 +216,7 @@ def _make_ready(target: Target, packed: PackedGraph, workshop: Workshop) -> Read
 
 
 def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | None:
-    """The program as the target stores it, as a binary. None if it stores none, or there is no program."""
+    """A binary with the program in the target's prepared form. None if there is no such form or no program."""
     if program is None or not isinstance(target, PreparingTarget):
         return None
     packed = target.pack(program)
@@ -223,9 +224,9 @@ def pack_ready(target: Target, program: QnnProgram | None) -> SharedBuffer | Non
 
 
 class Scattered:
-    """A binary of which some pieces lie in buffers of the client's, and are used there.
+    """A binary some of whose pieces lie in the client's buffers, and are used there.
 
-    What is in them the client could still change, and would then have other weights.
+    A client that changes the contents of these buffers changes its own weights.
     """
 
     def __init__(self, rest: BinarySource, pieces: Sequence[tuple[int, int, memoryview]]) -> None:
@@ -234,7 +235,7 @@ class Scattered:
         self._pieces = pieces
 
     def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
-        """A view of a buffer, or what the rest of the binary has there."""
+        """A view of a buffer, or the bytes of the rest of the binary."""
         for first, last, view in self._pieces:
             if first <= begin and end <= last:
                 return view[begin - first : end - first]
@@ -255,17 +256,17 @@ class LentGraph:
         return [(self._packed, range(len(self._packed.blobs)))]
 
     def close(self) -> None:
-        """Nothing is held: its client keeps the graph."""
+        """Do nothing: the client keeps the graph."""
 
 
 class BinaryFile:
-    """Memory that nobody can write any more is mapped. Anything else might change, and is read piece by piece.
+    """A binary behind a descriptor. Unchangeable memory is mapped; anything else is read piece by piece.
 
-    Mapping a file that a client can cut would leave the life of this process to that client.
+    If this process mapped a file that a client can truncate, that client could kill this process.
     """
 
     def __init__(self, fd: int) -> None:
-        """Take over a descriptor. Raises InvalidArgument unless there is a file or memory behind it."""
+        """Take over a descriptor. Raises InvalidArgument unless it is that of a file or of memory."""
         self.source: BinarySource
         try:
             about = os.fstat(fd)
@@ -283,7 +284,7 @@ class BinaryFile:
     def overlay(
         self, pieces: Sequence[ms.ExternalPiece], descriptors: list[int], *, may_shrink: bool = False
     ) -> None:
-        """Take these pieces from buffers of the client's. Takes the descriptors of those that can be used."""
+        """Take these pieces from the client's buffers. Takes over the descriptors of usable buffers."""
         views: list[tuple[int, int, memoryview]] = []
         for piece in pieces:
             if not 0 <= piece.begin < piece.end <= self.source.nbytes or piece.offset < 0:
@@ -301,12 +302,12 @@ class BinaryFile:
         return self.source.nbytes
 
     def graphs(self, places: Sequence[int]) -> list[StoredGraph]:
-        """Graphs of the binary by place. Raises BadBinary or InvalidArgument unless they are there."""
+        """Graphs of the binary by index. Raises BadBinary or InvalidArgument if the binary lacks one."""
         binary = open_binary(self.source)
         return [(graph, binary.blobs_of(graph.name)) for graph in packed_at(binary, places)]
 
     def close(self) -> None:
-        """Let it go. What was read stays, and so does what is mapped while anybody uses it."""
+        """Let the file go. Bytes that were read stay, and so does mapped memory that is still in use."""
         source = self.source.rest if isinstance(self.source, Scattered) else self.source
         if isinstance(source, FileSource):
             source.close()

@@ -1,8 +1,8 @@
-"""The loop: tells the scheduler what happened and does what it wants.
+"""The loop: gives events to the scheduler and carries out the scheduler's actions.
 
-One thread runs it and, between two looks at the inbox, computes one step, or only hears of the end of one where
-several jobs run side by side. A step's end is where a more urgent job takes over: pre-emption is cooperative, as
-on the chip.
+One thread runs the loop. Between two looks at the inbox it computes one step, or handles the end of a step where
+several jobs run side by side. A more urgent job takes over at the end of a step: pre-emption is cooperative, as on
+the chip.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openhtp.sched.scheduler import Scheduler
 
 # Looking at sockets costs about as much as a trivial step, so short steps share one look.
 POLL_INTERVAL_NS = 100_000
-# Timers of jobs that have ended are thrown away once there are this many, and twice as many as of others.
+# Timers of ended jobs are thrown away once there are this many timers, and twice as many as live ones.
 TIMERS_KEPT = 1024
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ class Inbox(Protocol):
     """Where requests come from. ``poll`` hands them on and returns."""
 
     def poll(self, timeout_ns: int | None) -> None:
-        """Wait at most this long (None: until something comes), then deliver everything that is there."""
+        """Wait at most this long (None: until something comes), then deliver everything that has come."""
 
     def flush(self) -> None:
-        """Send what was held back to share one wake-up."""
+        """Send completions that were held back to share one wake-up."""
 
 
 class JobKeeper(Protocol):
-    """Keeps the executions of jobs, and does for them what grants, pauses and ends ask for."""
+    """Keeps the executions of jobs, and reacts to their grants, pauses and ends."""
 
     def finished(self, job: int, outcome: Outcome, t: int) -> None:
         """A job is over."""
@@ -58,14 +58,14 @@ class JobKeeper(Protocol):
         """A step was computed."""
 
     def failed(self, job: int, error: Exception) -> None:
-        """Something that was done for a job went wrong: it is to end with that, at the end of its step."""
+        """Work for a job went wrong: the job is to end with this error, at the end of its step."""
 
     def broken(self, job: int, error: Exception) -> None:
-        """Something went so wrong that nothing is known about a job any more: its client must go."""
+        """After a severe failure the state of a job is no longer known: its client must go."""
 
 
 class SchedulerFailed(Exception):
-    """The scheduler failed at an event. Its other knowledge is sound once the client concerned is expelled."""
+    """The scheduler failed at an event. Its state is sound again once the client concerned is expelled."""
 
 
 class Loop:
@@ -75,13 +75,13 @@ class Loop:
         self.scheduler = scheduler
         self.clock = clock
         self.held = False
-        # The device's one instrument: it sees every event and what came of it, while somebody records.
+        # The device's one instrument: while a recording runs, it sees every event and the resulting actions.
         self.observe: Observer | None = None
         self._runner = runner
         self._keeper = keeper
         self._timers: list[tuple[int, int]] = []
         self._timers_kept = TIMERS_KEPT
-        # Steps that could not be started, and what is to be done before the next is computed.
+        # Steps that could not be started, and calls to make before the next step is computed.
         self._not_started: deque[Ended | Callable[[], None]] = deque()
         self._last_poll = 0
         self._inbox: Inbox  # of the present turn
@@ -96,14 +96,14 @@ class Loop:
         }
 
     def attach(self, post: Post) -> None:
-        """Tell that this loop has a thread of its own, which sleeps in the inbox and which ``post`` wakes."""
+        """Give this loop a thread of its own, which sleeps in the inbox and is woken by ``post``."""
         self._runner.attach(post, self._go_on)
 
     def handle(self, event: Event) -> list[Action]:
-        """Give the scheduler one event and do what it answers.
+        """Give the scheduler one event and carry out the actions that it returns.
 
-        An event that is refused is a QnnError and changed nothing. Whatever else goes wrong is the matter of the
-        job or client that it concerned: everything is done that was decided for the others.
+        A refused event raises QnnError and changes nothing. Any other failure concerns only its own job or
+        client: the actions for all others are carried out.
         """
         actions: list[Action] = []
         failure: Exception | None = None
@@ -127,7 +127,7 @@ class Loop:
         return actions
 
     def _tell(self, event: Event, actions: list[Action]) -> None:
-        """Show it to the recorder. A recorder that fails is let go: it must not stop the work."""
+        """Show an event to the recorder. A recorder that fails is removed: it must not stop the work."""
         try:
             assert self.observe is not None
             self.observe(event, actions)
@@ -136,7 +136,7 @@ class Loop:
             self.observe = None
 
     def _not_done(self, action: Any, error: Exception) -> None:
-        """An action failed; the rest of them may be for others and is still to be done."""
+        """An action failed. Only its own job suffers; the other actions are still carried out."""
         log.error("%s failed", action, exc_info=error)
         if isinstance(action, Finish):
             self._keeper.broken(action.job, error)
@@ -147,14 +147,14 @@ class Loop:
             self._not_started.append(Ended(action.job, action.step, action.token))
 
     def _lost(self, job: int, error: SchedulerFailed) -> None:
-        """The scheduler failed at an event that came from no request, so that there is nobody to answer to."""
+        """The scheduler failed at an event that came from no request, so no reply can report the failure."""
         log.error("job %d", job, exc_info=error)
         self._keeper.broken(job, error)
 
     def hurry(self, client: int) -> None:
-        """A client was removed: what still runs of it and only waits for the clock ends now."""
-        left = self.scheduler.clients.get(client)
-        for job in left.queue if left is not None else ():
+        """A client was removed: its jobs that only wait for the clock end now."""
+        removed = self.scheduler.clients.get(client)
+        for job in removed.queue if removed is not None else ():
             self._runner.hurry(self.clock.now(), job.number)
 
     def turn(self, inbox: Inbox, *, block: bool = True) -> bool:
@@ -163,7 +163,7 @@ class Loop:
         now = self.clock.now()
         due = self._next_due(now)
         if due is None or due > now or now - self._last_poll >= POLL_INTERVAL_NS:
-            # Nothing to compute right now: wait for a request or the next thing due.
+            # No step is ready, or the last look was long ago: wait for a request or the next due time.
             inbox.poll(self._patience(due, now, block=block))
             now = self._last_poll = self.clock.now()
             due = self._next_due(now)
@@ -190,8 +190,8 @@ class Loop:
         if not told:
             end = self.clock.now()
             if end - self._last_poll >= POLL_INTERVAL_NS:
-                # What was asked while the step ran is heard before the end of the step is told, or else the next
-                # step of the same job would start and the more urgent request wait for that one as well.
+                # Requests that came while the step ran are read before the scheduler learns of its end. Otherwise
+                # the next step of the same job would start, and a more urgent request would wait for it, too.
                 self._inbox.poll(0)
                 self._last_poll = end
             end = end if ended_ns is None else ended_ns
@@ -210,9 +210,9 @@ class Loop:
             self._lost(job, error)
 
     def _go_on(self, job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> bool:
-        """A step was computed on this thread. Hear whether anything came, and whether its job simply goes on.
+        """A step was computed on this thread. Look at the inbox, and return whether the job simply goes on.
 
-        If so, all that a turn would do is left out, the scheduler too: a cut must not cost what it is there for.
+        If it does, the rest of the turn and the scheduler are skipped: yield points must cost almost nothing.
         """
         if ended_ns - self._last_poll >= POLL_INTERVAL_NS:
             self._inbox.poll(0)
@@ -237,7 +237,7 @@ class Loop:
         self._keeper.failed(job, error)
 
     def later(self, call: Callable[[], None]) -> None:
-        """Do something once all is done that the scheduler has decided."""
+        """Call this once all of the scheduler's actions are carried out."""
         self._not_started.append(call)
 
     def _put_off(self) -> Ended | None:
@@ -279,7 +279,7 @@ class Loop:
     def _arm(self, t: int, action: ArmTimer) -> None:
         heapq.heappush(self._timers, (action.at, action.timer))
         if len(self._timers) > self._timers_kept:
-            # Those of jobs that ended long before their timeout would otherwise be kept until then.
+            # Otherwise the timers of jobs that ended early would be kept until their timeouts.
             jobs = self.scheduler.jobs
             self._timers = [timer for timer in self._timers if timer[1] in jobs]
             heapq.heapify(self._timers)

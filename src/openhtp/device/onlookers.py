@@ -33,7 +33,7 @@ class Onlookers:
         watch: Watch,
         unwatch: Callable[[int], None],
     ) -> None:
-        """``about`` is what is told besides what the core knows."""
+        """``about`` is added to the core's own description."""
         self._window = window
         self._core = core
         self._about = about
@@ -43,14 +43,16 @@ class Onlookers:
         watch(window.listener.fileno(), self._on_call)
 
     def close(self) -> None:
-        """Nobody can look any more."""
+        """Close the window and send all onlookers away."""
         for connection in list(self._there.values()):
             self._drop(connection)
         self._unwatch(self._window.listener.fileno())
         self._window.close()
 
     def _on_call(self, events: int) -> None:
-        if not self._entrance.let_in():  # not even turning somebody away is possible: shut it, clients come first
+        if (
+            not self._entrance.let_in()
+        ):  # onlookers cannot even be turned away: shut the window, clients come first
             self.close()
 
     def _adopt(self, sock: socket.socket) -> None:
@@ -69,7 +71,7 @@ class Onlookers:
             channel.close_all(descriptors)
             request = ms.decode_request(data)
             if not isinstance(request, ms.Inspect):
-                raise ProtocolError(f"{type(request).__name__} at the window, where one can only look")
+                raise ProtocolError(f"{type(request).__name__} at the window, which only answers Inspect")
             connection.reply(ms.Reply(info={**self._about, **description(self._core)}), request.number)
         except Disconnected:
             self._drop(connection)

@@ -1,4 +1,4 @@
-"""Completions go out: held back for a moment to share a packet, and kept while a client does not read."""
+"""Sends completions: holds them back briefly to share a packet, and keeps them while a client does not read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from openhtp.rpc.channel import ProtocolError
 
 # Completions that may share one packet.
 RECORDS_PER_PACKET = 8
-# A client that does not read its completions is given this much before it is let go.
+# A client that leaves more packets than this unread is disconnected.
 MAX_UNSENT_PACKETS = 100_000
 
-# Does something for a client; what goes wrong then ends that client's connection.
+# Does something for a client; an error then ends that client's connection.
 Guard = Callable[[Connection, Callable[[Connection], None]], None]
 
 
 class Outbox:
-    """What is to be sent on the ducts of all clients."""
+    """Sends news on the ducts of all clients."""
 
     def __init__(
         self, epoll: select.epoll, guard: Guard, on_end: Callable[[Connection, ServedDuct], None]
@@ -74,7 +74,7 @@ class Outbox:
         try:
             duct.sock.send(packet)
         except BlockingIOError:
-            # A client that sleeps must not put the device to sleep: go on when it reads again.
+            # A client that sleeps must not block the device: go on when the client reads again.
             duct.unsent.append(packet)
             self._epoll.modify(duct.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
         except OSError:

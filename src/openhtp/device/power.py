@@ -1,7 +1,7 @@
-"""Power votes of all clients, the clocks that they come to, and how long the ways to them are watched.
+"""Power votes of all clients, the resulting clocks, and how long the device polls for requests.
 
-Told the time, never asks for it. A perf profile's vote is lowered some time after its client's last work: whoever
-looks later finds that it was lowered then, so no timer has to run.
+This module is given the time and never asks for it. A perf profile's vote is lowered some time after its client's
+last work. Every later call first lowers the votes that were due, so no timer has to run.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from openhtp.rpc.messages import SetPowerConfig
 # Power configs that one client may have.
 MAX_CONFIGS = 256
 
-# Told of clocks that have changed.
+# Called when clocks have changed.
 OnChange = Callable[[ClocksChanged], None]
 
 
 @dataclass(slots=True)
 class Config:
-    """What stands under one power config id."""
+    """The votes under one power config id."""
 
     number: int
     session: int
     core: int
     standing: StandingVote
     profile: PerfProfile | None = None
-    # When the profile's vote is lowered, if nothing comes in between.
+    # When the profile's vote is lowered, unless work comes first.
     lower_at: int | None = None
-    # None: no vote on it; 0: not to look at all.
+    # None: no vote; 0: no polling at all.
     rpc_polling_us: int | None = None
     rpc_control_latency_us: int = 0
     adaptive_polling_us: int = 0
     hmx_timeout_us: int | None = None
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it."""
+        """What other clients may know of this config."""
         dcvs, hmx = self.standing.dcvs, self.standing.hmx
         return {
             "config": self.number,
@@ -97,7 +97,7 @@ class Power:
         self._configs[number] = Config(number, session, core, StandingVote())
 
     def set(self, session: int, wanted: SetPowerConfig, t: int, *, busy: bool) -> Config:
-        """Change what stands under an id; ``busy`` tells whether something is being done for the client."""
+        """Change the votes under an id; ``busy`` tells whether the device works for the client now."""
         self._expire(t)
         config = self._find(session, wanted.config)
         profile = config.profile
@@ -127,7 +127,7 @@ class Power:
         return fresh
 
     def destroy(self, session: int, number: int, t: int) -> None:
-        """All votes under an id go."""
+        """Remove all votes under an id."""
         self._expire(t)
         core = self._find(session, number).core
         del self._configs[number]
@@ -143,11 +143,11 @@ class Power:
             self._settle(core, t)
 
     def has_profile(self, session: int) -> bool:
-        """Whether a client's votes depend on whether something is done for it."""
+        """Whether a client's votes depend on whether the device works for it."""
         return any(config.session == session and config.profile is not None for config in self._configs.values())
 
     def stage(self, session: int, t: int, *, busy: bool) -> None:
-        """Something begins to be done for a client, or nothing is done for it any more."""
+        """The device begins to work for a client, or has finished all work for it."""
         self._expire(t)
         for config in self._configs.values():
             profile = config.profile
@@ -167,7 +167,7 @@ class Power:
         return self._resolved[core].clocks
 
     def power_up_ns(self, core: int, t: int, *, in_use: bool) -> int:
-        """How long HVX and HMX of a core take to be ready (modelled); ask before votes rise for what is to run."""
+        """How long a core's HVX and HMX take to be ready (modelled); call before votes rise for a new job."""
         self._expire(t)
         since = self.idle_since[core]
         own = [config for config in self._configs.values() if config.core == core]
@@ -177,7 +177,7 @@ class Power:
         return power_up_ns(idle_ns, timeout_us * US, (config.standing for config in own))
 
     def records(self, t: int) -> list[ClocksChanged]:
-        """How the cores go that were voted for, for a recording that begins now."""
+        """The clocks of all cores with votes, for a recording that begins now."""
         self._expire(t)
         return [self._record(t, core) for core in sorted({config.core for config in self._configs.values()})]
 
@@ -199,7 +199,7 @@ class Power:
         return config
 
     def _with_hmx(self, standing: StandingVote, vote: HmxVote, number: int) -> StandingVote:
-        """An HMX vote beside the others. It follows the core unless it is voted for, and cannot be alone."""
+        """Add an HMX vote. Without one, the HMX follows the core; a vote for the HMX alone is refused."""
         if self._arch < FIRST_ARCH_WITH_HMX_VOTES:
             raise UnsupportedFeature(
                 f"HMX votes need a Hexagon v{FIRST_ARCH_WITH_HMX_VOTES} or newer; this one is v{self._arch}",
@@ -219,7 +219,7 @@ class Power:
             self._settle(config.core, t)
 
     def _expire(self, t: int) -> None:
-        """Lower what was to be lowered before ``t``, as of when that was."""
+        """Lower the votes that were due before ``t``, dated at the time they were due."""
         due = [c for c in self._configs.values() if c.lower_at is not None and c.lower_at <= t]
         for config in sorted(due, key=lambda c: c.lower_at or 0):
             at, config.lower_at = config.lower_at or t, None
@@ -227,7 +227,7 @@ class Power:
                 self._stand(config, config.profile.rest, at)
 
     def _settle(self, core: int, t: int) -> None:
-        """Work out again what a core's clocks are, and how long ways are watched."""
+        """Work out again a core's clocks and how long the device polls."""
         votes = [c.rpc_polling_us for c in self._configs.values() if c.rpc_polling_us is not None]
         self.polling_ns = max(votes) * US if votes else UNASKED_NS
         resolved = resolve(c.standing for c in self._configs.values() if c.core == core)
@@ -251,6 +251,6 @@ _TIMES = {
 
 
 def _with_dcvs(standing: StandingVote, vote: DcvsVote) -> StandingVote:
-    """A DCVS vote over the one that stands. Without a clock for the core, the HMX's own vote goes, too."""
+    """Put a DCVS vote over the present one. Without a clock for the core, the HMX's own vote goes, too."""
     merged = vote.over(standing.dcvs)
     return StandingVote(dcvs=merged, hmx=standing.hmx if merged.votes_core else None)

@@ -1,4 +1,4 @@
-"""What happened on the device, kept while recording is on: the trace that a client takes away."""
+"""The recording of events on the device: a trace that a client can take away."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_RECORDS = 1_000_000
 
 
 class Recording:
-    """A bounded list of records. While it is off it holds nothing, and nobody asks it anything.
+    """A bounded list of records. While it is off, it holds nothing and costs nothing.
 
-    ``name_of`` tells what a client is called, ``work_of`` how long a job takes if that is not simply the time to
+    ``name_of`` returns the name of a client, ``work_of`` the duration of a job if that is not simply the time to
     compute it.
     """
 
@@ -32,14 +32,14 @@ class Recording:
         self._dropped = 0
 
     def start(self, t: int) -> ScheduleRecorder:
-        """Record from now on; returns what is to observe the loop."""
+        """Record from now on; returns the observer for the loop."""
         self.enabled = True
         recorder = ScheduleRecorder(self._keep, self._work_of)
         recorder.begin(list(self._scheduler.jobs.values()), t)
         return recorder
 
     def stop(self) -> None:
-        """Record no more; what there is waits to be taken."""
+        """Record no more; the records so far can still be taken."""
         self.enabled = False
 
     def step(self, job: int, step: int, start_ns: int, end_ns: int) -> None:

@@ -18,15 +18,15 @@ from openhtp.sched.timed import Pace, TimedRun
 
 log = logging.getLogger(__name__)
 
-# A completion may wait for the next one to share a wake-up only if that one is this near.
+# A completion may wait to share a wake-up with the next one only if the next step is shorter than this.
 SHORT_STEP_NS = 50_000
 
 
 class Ended(NamedTuple):
     """A step that ended, or stopped because it was asked to.
 
-    ``began_ns`` and ``ended_ns`` are given by whoever did not compute it within ``run_one``. It is the last of so
-    many ``steps`` that were computed in a row; ``told`` says that the loop was told of the end of each of them.
+    ``began_ns`` and ``ended_ns`` are set for steps that were not computed within ``run_one``. The step is the last
+    of ``steps`` that were computed in a row; ``told`` says that the loop already knows the end of each of them.
     """
 
     job: int
@@ -39,10 +39,10 @@ class Ended(NamedTuple):
     told: bool = False
 
 
-# Has something called on the loop's thread; may be called from any.
+# Calls a function on the loop's thread; may be called from any thread.
 Post = Callable[[Callable[[], None]], None]
-# Takes the end of a step that was computed on the loop's thread: job, step, token of the first in a row, how many
-# there were in it, and when this one began and ended. Tells whether the next one is to follow at once.
+# Takes the end of a step that was computed on the loop's thread: job, step, token of the first step in the row,
+# length of the row, and when this step began and ended. Returns whether the next step is to follow at once.
 GoOn = Callable[[int, int, int, int, int, int], bool]
 
 
@@ -52,15 +52,15 @@ class Runner(Protocol):
     def attach(self, post: Post, go_on: GoOn) -> None:
         """The loop has a thread of its own.
 
-        So steps may be computed on others and their ends posted to it; and as nobody else turns it, whoever
-        computes on it asks between two steps whether to ``go_on``.
+        So steps may be computed on other threads, and their ends posted to the loop's. A runner that computes on
+        the loop's thread asks between two steps whether to ``go_on``.
         """
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on."""
 
     def ask_yield(self, t: int, action: AskYield) -> None:
-        """Stop a step early if it can be; otherwise its end has to do."""
+        """Stop a step early if that is possible; otherwise the job yields at the end of the step."""
 
     def hurry(self, t: int, job: int) -> None:
         """The job's client has gone: end a step now that only waits for the wall clock."""
@@ -79,7 +79,7 @@ class Runner(Protocol):
 
 
 def compute_step(job: Job, step: int) -> None:
-    """Compute; whatever goes wrong inside a step is the job's own failure and not the device's."""
+    """Compute; an error inside a step is the job's own failure and not the device's."""
     try:
         job.step(step)
     except QnnError as error:
@@ -90,7 +90,7 @@ def compute_step(job: Job, step: int) -> None:
 
 
 def compute_whole(job: Job) -> None:
-    """Compute all of a paced job when it first starts; what it then takes is a matter of time alone."""
+    """Compute all of a paced job when it first starts; from then on it only waits for the clock."""
     if not job.computed:
         job.computed = True
         for step in range(job.graph.steps * len(job.runs)):
@@ -123,16 +123,16 @@ class InlineRunner:
         self._paced.start(t, action, job.pace)
 
     def ask_yield(self, t: int, action: AskYield) -> None:
-        """What has not begun is not begun; inside a step, only what runs by the clock can be stopped."""
-        for place, start in enumerate(self._ready):
+        """A step that has not begun does not begin; of the running steps, only paced ones can be stopped."""
+        for index, start in enumerate(self._ready):
             if start.job == action.job:
-                del self._ready[place]
+                del self._ready[index]
                 self._not_begun.append(Ended(start.job, start.step, start.token, yielded=True))
                 return
         self._paced.ask_yield(t, action)
 
     def hurry(self, t: int, job: int) -> None:
-        """Only what runs by the clock can end before its time."""
+        """Only paced steps can end before their time."""
         self._paced.hurry(t, job)
 
     def forget(self, job: int) -> None:
@@ -140,7 +140,7 @@ class InlineRunner:
         self._paced.forget(job)
 
     def next_at(self, now: int) -> int | None:
-        """Now, if any step is ready; else when the next paced one ends."""
+        """Now, if any step is ready; otherwise when the next paced one ends."""
         return now if self._ready or self._not_begun else self._paced.next_at()
 
     def run_one(self, now: int) -> Ended | None:
@@ -179,7 +179,7 @@ class InlineRunner:
 
 
 class ModelledRunner:
-    """Computes too, but its steps end when a model says: the virtual-clock device."""
+    """Computes too, but a model decides when its steps end: the virtual-clock device."""
 
     def __init__(self, jobs: Mapping[int, Job], step_ns: Callable[[Job, int], int]) -> None:
         self._jobs = jobs
@@ -234,7 +234,7 @@ class ModelledRunner:
 
 
 class BesideRunner:
-    """Computes on other threads, so that the loop goes on hearing requests however long a step takes."""
+    """Computes on other threads, so that the loop keeps reading requests however long a step takes."""
 
     def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int], threads: Executor) -> None:
         self.under_way = 0
@@ -259,7 +259,7 @@ class BesideRunner:
             ended = Ended(action.job, action.step, action.token, began_ns=began_ns, ended_ns=self._clock())
             self._post(lambda: self._ended.append(ended))
 
-        with contextlib.suppress(RuntimeError):  # the system has no more threads: those that are there do it
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: the existing ones do it
             self._threads.submit(work)
         self.under_way += 1
 
@@ -270,10 +270,10 @@ class BesideRunner:
         """Steps are left at their ends."""
 
     def forget(self, job: int) -> None:
-        """What was started still ends, and is then ignored by its token."""
+        """Steps that were started still end; their tokens then tell that they are to be ignored."""
 
     def next_at(self, now: int) -> int | None:
-        """Now, if a step has ended; the other thread tells when one does."""
+        """Now, if a step has ended; otherwise the other thread will post the end."""
         return now if self._ended else None
 
     def run_one(self, now: int) -> Ended | None:
@@ -289,11 +289,11 @@ class BesideRunner:
 
 
 class SideBySideRunner(InlineRunner):
-    """A job that runs alone is computed on the loop's thread; where several run, each is on another.
+    """Computes a job that runs alone on the loop's thread; several jobs run on a thread each.
 
-    Handing a step over and hearing of its end takes two wake-ups, so graphs that are shorter than that stay on the
-    loop's thread, beside the others. A loop that runs on its callers' threads is attached to nothing, as nobody
-    could hear of an end there, and computes step by step in turns.
+    Handing a step over and learning of its end takes two wake-ups, so graphs that are shorter stay on the loop's
+    thread, beside the others. A loop that runs on its callers' threads is not attached, as no thread would
+    wait for an end there. It computes step by step in turns.
     """
 
     def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int], most: int) -> None:
@@ -303,7 +303,7 @@ class SideBySideRunner(InlineRunner):
         self._beside: BesideRunner | None = None
 
     def attach(self, post: Post, go_on: GoOn) -> None:
-        """From now on use other threads: one that is there at once, more when they are needed."""
+        """Use other threads from now on: one starts at once, more when they are needed."""
         super().attach(post, go_on)
         threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
         threads.submit(int)
@@ -311,13 +311,13 @@ class SideBySideRunner(InlineRunner):
         self._beside.attach(post, go_on)
 
     def next_at(self, now: int) -> int | None:
-        """Now, if any step is ready or has ended; else when the next paced one ends."""
+        """Now, if any step is ready or has ended; otherwise when the next paced one ends."""
         if self._beside is not None and self._beside.soon(now):
             return now
         return super().next_at(now)
 
     def run_one(self, now: int) -> Ended | None:
-        """Hand out what runs side by side and hand over what ended; otherwise compute here."""
+        """Start steps that run side by side and return a step that ended; otherwise compute here."""
         beside = self._beside
         if beside is not None and (beside.under_way or len(self._ready) > 1):
             self._hand_out(now, beside)
@@ -332,7 +332,7 @@ class SideBySideRunner(InlineRunner):
         return (self._beside is not None and self._beside.soon(now)) or super().soon(now)
 
     def _hand_out(self, now: int, beside: BesideRunner) -> None:
-        """Let other threads begin all that is ready, except what is over before they would have begun."""
+        """Let other threads begin all ready steps, except those that would be over before a thread began."""
         for _ in range(len(self._ready)):
             action = self._ready.popleft()
             if self._is_short(action):
@@ -342,7 +342,7 @@ class SideBySideRunner(InlineRunner):
 
     def _is_short(self, action: Start) -> bool:
         job = self._jobs.get(action.job)
-        # The steps of a graph that was cut are long, whatever the one was that ran last.
+        # The steps of a graph that was cut are long, however short the latest one was.
         return job is None or (job.graph.steps == 1 and job.graph.step_ns < SHORT_STEP_NS)
 
     def _note_time(self, ended: Ended) -> None:
@@ -355,7 +355,7 @@ class SideBySideRunner(InlineRunner):
 ENDS_KEPT = 1024
 
 _End = tuple[int, int, int]
-"""When, of which job, the token."""
+"""The time of the end, the job and the token."""
 
 
 class Due(NamedTuple):
@@ -369,7 +369,7 @@ class Due(NamedTuple):
 
 
 class PacedSteps:
-    """Steps that end by the clock. A job's pace is its ``Pace``: how long it runs, what stopping it costs."""
+    """Steps that end by the clock. A job's ``Pace`` tells how long it runs and how long stopping it takes."""
 
     def __init__(self) -> None:
         self._runs: dict[int, TimedRun] = {}
@@ -378,7 +378,7 @@ class PacedSteps:
         self._awaited: dict[int, _End] = {}
 
     def start(self, t: int, action: Start, work: Pace) -> None:
-        """Begin a job's step, or go on with one that was stopped."""
+        """Begin a job's step, or resume a step that was stopped."""
         run = self._runs.get(action.job)
         if run is None:
             run = self._runs[action.job] = TimedRun(work)
@@ -400,7 +400,7 @@ class PacedSteps:
         return None
 
     def pop(self) -> Due:
-        """The one that is due. Call when ``next_at`` has come."""
+        """Take the step that is due. Call when ``next_at`` has come."""
         _, job, token = heapq.heappop(self._ends)
         del self._awaited[job]
         run = self._runs[job]

@@ -1,11 +1,11 @@
-"""Who works with a device in the client's own process: the loop's thread, or a caller that computes by itself.
+"""The seat decides which thread works with a device in the client's own process: the loop's, or a caller's.
 
 The loop has the seat whenever it is awake. A caller takes the seat while the loop sleeps and nothing is under way,
-computes step by step, and gives the seat up at the end of a step for which the loop waits. What is left of its
-execution is a job like any other from then on, and the loop takes that in before anything that came later.
+computes step by step, and gives the seat up at the end of a step if the loop waits. The rest of its execution is
+then a job like any other, and the loop takes that job in before anything that came later.
 
-A caller may be interrupted anywhere (decision 027). So there is no lock: taking the seat and noting who has it are
-one step, and giving it up again, by whoever tidies up, does no harm.
+A caller may be interrupted anywhere (decision 027). So there is no lock: taking the seat and noting its holder are
+one step, and giving the seat up twice, for example while tidying up, does no harm.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Seat:
     def __init__(self, now: Callable[[], int]) -> None:
         """``now`` is the device's clock."""
         self._now = now
-        # The loop has something to do: who computes is to leave at the end of the step.
+        # The loop has work: a caller that computes is to leave at the end of its step.
         self.wanted = False
-        # Whether who sits leaves within a moment: a caller says so when it sits down, and the loop does anyway.
+        # Whether the holder leaves within a moment: a caller says so when it sits down; the loop always does.
         self.soon_free = True
         # At most one, the loop or a caller: ``setdefault`` is one step.
         self._sitting: dict[None, object] = {}
@@ -40,7 +40,7 @@ class Seat:
     # The loop's part
 
     def take(self) -> None:
-        """Sit down; a caller who computes leaves at the end of its step. Takes in what it left over."""
+        """Sit down; a caller that computes leaves at the end of its step. Takes in the rest of its execution."""
         if self._sitting.setdefault(None, self) is not self:
             self.wanted = self._loop_waits = True
             while self._sitting.setdefault(None, self) is not self:
@@ -59,7 +59,7 @@ class Seat:
     # Everybody's part
 
     def want(self) -> None:
-        """Something comes for the loop: have its seat free when it is awake. To be followed by a wake-up."""
+        """Work comes for the loop: free the seat for when the loop is awake. To be followed by a wake-up."""
         self.wanted = True
 
     # A caller's part
@@ -67,7 +67,7 @@ class Seat:
     def try_take(self, caller: object) -> bool:
         """Sit down if the seat is free, or about to be, and the loop does not wait for it.
 
-        Who sits has to ``give_up``, whatever happens.
+        A caller that got the seat has to ``give_up``, whatever happens.
         """
         if self._loop_waits:
             return False
@@ -83,12 +83,12 @@ class Seat:
         return False
 
     def give_up(self, caller: object) -> None:
-        """Get up. Does nothing for who does not sit."""
+        """Get up. Does nothing for a caller that does not sit."""
         if self._sitting.get(None) is caller:
             del self._sitting[None]
         if self._loop_waits:
             self._news.put(None)
 
     def leave_over(self, rest: Callable[[], None]) -> None:
-        """Have the loop do ``rest`` as soon as it sits. For a caller who sits, and then calls ``give_up``."""
+        """Have the loop do ``rest`` as soon as it sits. For a caller that sits, and then calls ``give_up``."""
         self._left_over.append(rest)

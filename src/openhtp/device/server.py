@@ -34,13 +34,13 @@ from openhtp.rpc.windows import Window
 
 log = logging.getLogger(__name__)
 
-# A wait is cut to this, and then begun anew: what a client asks for may be longer than epoll can wait.
+# Longer waits are cut to this and begun anew: a client may ask for a longer wait than epoll allows.
 MAX_WAIT_NS = 3600 * 1_000_000_000
-# Sockets that are heard at a time, as the call makes room for as many; those beyond have their turn next.
+# Sockets that one call of epoll reports, as it makes room for as many; the others have their turn next.
 MAX_READY = 64
-# How long the loop is busy with what clients left behind before the others have their turn.
+# How long the loop frees the remains of departed clients before the other clients have their turn.
 CLOSING_NS = 1_000_000
-# How long the loop stands still after something went wrong that was nobody's: it may go wrong again at once.
+# How long the loop pauses after a failure that concerned no client: the failure may repeat at once.
 BACK_OFF_S = 0.01
 # Threads of one client that wait for executions of their own at the same time.
 MAX_DUCTS = 256
@@ -59,9 +59,9 @@ class Server:
         about: dict[str, object] | None = None,
         seat: Seat | None = None,
     ) -> None:
-        """``window`` is where others may look, and are told ``about`` it, too.
+        """``window`` is where onlookers may ask; ``about`` is added to the answers.
 
-        ``seat`` is given where the loop is on a thread of the client's process, whose threads may compute, too.
+        ``seat`` is given where the loop runs on a thread of the client's process, whose threads may compute, too.
         """
         self.core = core
         self._seat = seat
@@ -76,7 +76,7 @@ class Server:
         self._outbox = Outbox(self._epoll, self._guard, self._on_duct_end)
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not before nobody can post any more: the number might be another file's by then.
+        # Closed only when nobody can post any more: the number might be another file's by then.
         weakref.finalize(self, os.close, self._wake).atexit = False
         self._pool = Pool(self._post)
         self._intake = Intake(core.executions, self._on_duct_end)
@@ -94,13 +94,13 @@ class Server:
         )
 
     def run(self) -> None:
-        """Serve, as a process does: until it is told to stop by a signal, too."""
+        """Serve as a process of its own, which a signal can stop, too."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.serve()
 
     def serve(self) -> None:
-        """Serve. Nothing that goes wrong on the way ends it, since it serves others, too."""
+        """Serve. No failure on the way ends the server, since it serves other clients, too."""
         turn = self.core.loop.turn
         if self._seat is not None:
             self._seat.take()
@@ -186,7 +186,7 @@ class Server:
                 handler(events)
 
     def _sleep(self, timeout_ns: int | None) -> list[tuple[int, int]]:
-        """Wait for what comes first; meanwhile a thread of the client's may compute."""
+        """Wait for the next event; meanwhile one of the client's threads may compute."""
         timeout_s = -1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9
         seat = self._seat
         if seat is None or timeout_ns == 0:
@@ -201,7 +201,7 @@ class Server:
         """Keep looking for a moment after work was done, or as long as a client's vote says.
 
         The next request often follows at once, and waking a process that sleeps takes longer than a short graph
-        runs. Not beside the client's own threads: what they wait for is that this one sleeps.
+        runs. Never done in the client's own process, whose threads wait for this thread to sleep.
         """
         if self._seat is not None or not self._intake.took_any:
             return []
@@ -223,7 +223,7 @@ class Server:
         if executions.told:
             executions.told = False
             if self._seat is not None and executions.jobs:
-                # A thread that waited in this process may have been woken on this core, which is about to go on.
+                # A waiting thread of this process may have been woken on this core: let it run first.
                 os.sched_yield()
 
     # Connections
@@ -245,7 +245,7 @@ class Server:
         return 0
 
     def _guard(self, connection: Connection, act: Callable[[Connection], None]) -> None:
-        """Whatever a client does wrong ends its own connection, and nothing else."""
+        """Serve a client; an error of that client ends its own connection, and nothing else."""
         if connection.closed:
             return
         try:
@@ -260,14 +260,14 @@ class Server:
             self._drop(connection, broken=True)
 
     def _on_broken(self, session: Session, error: Exception) -> None:
-        """Let a client go about whose executions nothing is known any more; not now, in the midst of them."""
+        """Disconnect a client whose executions are in an unknown state. Done later, not in the midst of them."""
         for connection in list(self._connections.values()):
             if connection.session is session:
                 log.error("closing the connection of session %d: %r", session.number, error)
                 self._post(lambda gone=connection: self._drop(gone, broken=True))  # type: ignore[misc]
 
     def _drop(self, connection: Connection, *, broken: bool = False) -> None:
-        """Let a client go; ``broken`` says that the scheduler may have got lost in what it knows of it."""
+        """Disconnect a client; ``broken`` says that the scheduler's state for it may be wrong."""
         if connection.closed:
             return
         connection.closed = True
@@ -281,7 +281,7 @@ class Server:
         if connection.session is not None:
             connection.session.broken |= broken
             self.core.start_closing(connection.session)
-        # A duct's outlet tells its duct, which knows its connection: without this, all of it would wait for the
+        # A duct's outlet refers to its duct, and the duct to its connection. Without this, they would wait for the
         # garbage collector.
         connection.ducts.clear()
         connection.session = None
@@ -305,7 +305,7 @@ class Server:
                 number = ms.number_of(data)
                 if not number:
                     raise
-                # One whole request, from a client that keeps to the protocol: a mistake, and no reason to part.
+                # A whole request from a client that keeps to the protocol: a mistake, but no reason to disconnect.
                 channel.close_all(descriptors)
                 raise InvalidArgument(f"the device cannot read the request: {error}") from error
             reply = self._answer(connection, request, descriptors)
@@ -318,7 +318,7 @@ class Server:
             self._reply(connection, reply, number)
 
     def _answer(self, connection: Connection, request: ms.Request, descriptors: list[int]) -> Answer | None:
-        """Answer a request whatever becomes of it; None if that takes longer."""
+        """Answer a request, even if it fails; None if a task will answer it later."""
         try:
             result = self.core.request(connection.session, request, descriptors, Visit(self, connection))
         except (QnnError, ProtocolError, Disconnected, SchedulerFailed):
@@ -349,7 +349,7 @@ class Server:
             sock = socket.socket(fileno=descriptor)
         except (OSError, ProtocolError) as error:
             os.close(descriptor)
-            raise ProtocolError(f"a duct that cannot be: {error}") from error
+            raise ProtocolError(f"the duct cannot be added: {error}") from error
         sock.setblocking(False)
         duct = ServedDuct(sock, lambda duct: self._outbox.tell(connection, duct))
         connection.ducts.append(duct)
@@ -380,7 +380,7 @@ class Server:
             self._guard(connection, lambda c: self._intake.serve(c, duct))
 
     def _on_duct_end(self, connection: Connection, duct: ServedDuct) -> None:
-        """The end of the shared duct is the client's; that of another only means that a thread was interrupted."""
+        """The shared duct ends when the client leaves; another duct ends when a thread was interrupted."""
         if duct.closed:
             return
         if duct is connection.ducts[0]:
@@ -407,7 +407,7 @@ class Server:
             try:
                 self._posted.popleft()()
             except Exception:
-                log.exception("what was posted to the loop failed")
+                log.exception("a call posted to the loop failed")
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._told_to_stop = self._stopping = True
@@ -425,7 +425,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The connection that a request came on, as its handler sees it."""
+    """The connection of a request, as the request's handler sees it."""
 
     _server: Server
     _connection: Connection

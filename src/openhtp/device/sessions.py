@@ -1,7 +1,7 @@
-"""A session: what one client has on the device, with contexts, and process domains of its own to hold them.
+"""A session: one client's contexts on the device, and the process domains that hold them.
 
-A connection is how a client reaches its session; what is granted, scheduled and freed is the session's. The
-scheduler knows a process domain as ``pd``: the first has the session's number, others have numbers of their own.
+A client reaches its session over a connection. Memory, graphs and executions belong to the session. The scheduler
+knows a process domain as ``pd``: the first has the session's number, others have numbers of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class FaultReach(enum.Enum):
-    """Whom injected faults reach: all of a private device; on a shared one the sender's session, or nobody."""
+    """The reach of injected faults: all of a private device; the sender's session, or nobody, on a shared one."""
 
     DEVICE = "device"
     SESSION = "session"
@@ -37,10 +37,10 @@ class FaultReach(enum.Enum):
 
 
 class Domains:
-    """The process domains of a client process: what they hold, and what the scheduler calls each."""
+    """The process domains of a client process: their memory, and the scheduler's number for each."""
 
     def __init__(self, first: int, ledger: Ledger) -> None:
-        """``first`` is what the scheduler calls the first of them."""
+        """``first`` is the scheduler's number for the first domain."""
         self.ledger = ledger
         self.numbers: dict[int, int] = {0: first}
 
@@ -65,15 +65,15 @@ class Session:
         self.jobs: dict[int, Job] = {}
         self._lent: dict[int, PackedGraph] = {}
         self._lent_numbers = itertools.count(1)
-        # Of contexts made by one call, by its number and, where they run at the same time, their priority.
+        # Groups of contexts made by one call, by the call's number and, if concurrent, their priority.
         self.groups: dict[tuple[int, int | None], DeviceGroup] = {}
         self.tasks: set[Task[Any]] = set()
         self.closed = False
-        # Something broke that leaves the scheduler's knowledge of it in doubt.
+        # After a failure, the scheduler's state for this session may be wrong.
         self.broken = False
         self.held = False
         self.executions = 0
-        # Whether its power votes depend on whether something is done for it.
+        # Whether its power votes depend on whether the device works for it.
         self.staged = False
 
     @contextlib.contextmanager
@@ -95,12 +95,12 @@ class Session:
 
     @property
     def session(self) -> Session:
-        """Whose a task is that belongs to no single context."""
+        """This session, as the owner of tasks that belong to no single context."""
         return self
 
     @property
     def busy(self) -> bool:
-        """Whether something is being done for it."""
+        """Whether the device works for this session now."""
         return bool(self.jobs or self.tasks)
 
     def map(self, number: int, context: DeviceContext, buffer: SharedBuffer) -> None:
@@ -114,7 +114,7 @@ class Session:
         self.memories[number] = buffer
 
     def unmap(self, number: int) -> None:
-        """Let go of memory, and of what was bound to it."""
+        """Let go of memory, and of the bindings to it."""
         buffer = find(self.memories, number, "memory")
         for graph in self.graphs.values():
             graph.forget_memory(number)
@@ -126,7 +126,7 @@ class Session:
         buffer.close()
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it."""
+        """What other clients may know of this session."""
         return {
             "session": self.number,
             "pid": self.pid,
@@ -153,26 +153,26 @@ class Session:
 
 
 def find(table: dict[int, _T], number: int, what: str) -> _T:
-    """What a client names by number: its own, since every session has tables of its own."""
-    thing = table.get(number)
-    if thing is None:
+    """The object that a client names by number. Every session has its own tables, so it is the client's own."""
+    entry = table.get(number)
+    if entry is None:
         raise InvalidHandle(f"{what} {number} does not exist in this session")
-    return thing
+    return entry
 
 
-# Where the system sets no limit.
+# The limit of open files where the system sets none.
 MAX_DESCRIPTORS = 1 << 20
 
 
 class Pieces:
-    """The pieces of one client. How large they are counts in its process domains (``memory/ledger.py``)."""
+    """Counts one client's pieces of memory. Their sizes count in its process domains (``memory/ledger.py``)."""
 
     def __init__(self, owner: str) -> None:
         self.held = 0
         self._owner = owner
 
     def take(self) -> None:
-        """One more. Raises OutOfMemory, and counts nothing, if there are too many."""
+        """Count one more piece. Raises OutOfMemory, and counts nothing, if there are too many."""
         most = most_pieces()
         if self.held >= most:
             raise OutOfMemory(
@@ -183,11 +183,11 @@ class Pieces:
         self.held += 1
 
     def give_back(self) -> None:
-        """One less."""
+        """Count one piece less."""
         self.held -= 1
 
 
 def most_pieces() -> int:
-    """How many pieces of memory a session may have: two descriptors each, half of all for one client."""
+    """How many pieces of memory a session may have: each takes two descriptors, and a client gets half of all."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (MAX_DESCRIPTORS if descriptors == resource.RLIM_INFINITY else descriptors) // 4

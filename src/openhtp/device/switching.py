@@ -1,8 +1,8 @@
 """Graph switching on the device: graphs of a context are loaded when they run, and unloaded for others.
 
-Clients of the scheduler that are switched are always held. Whoever has its turn (``memory/switching.py``) is
-loaded if it is not, bound, and let in alone: so none of them runs beside another, and what waits for its turn can
-time out or be cancelled as anything that is queued can. Loading is a task, beside the loop.
+The scheduler always holds switched graphs. The graph that has its turn (``memory/switching.py``) is loaded if
+necessary, bound, and released alone. So no two of them run at the same time, and an execution that waits for its
+turn can time out or be cancelled like any queued one. Loading is a task, beside the loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Switcher:
         options: ms.LoadOptions,
         close_file: Callable[[], None],
     ) -> None:
-        """``memory`` is what the graphs need, and the buffers that they use for some of it, in turn."""
+        """``memory`` is the needs of the graphs, and the buffers that they use in turn for some of them."""
         self.context = context
         self.switches = 0
         self._core = core
@@ -68,17 +68,17 @@ class Switcher:
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """What is loaded now."""
+        """The graphs that are loaded now."""
         return tuple(self._turns.loaded)
 
     def add(self, graph: DeviceGraph) -> None:
-        """One of the graphs, which the scheduler knows: from now on it starts when it is told to."""
+        """Take on a graph that the scheduler knows: from now on its executions start only in their turns."""
         self._graphs[graph.name] = graph
         graph.switch = self
         self._hold(graph, held=True)
 
     def adopt(self, graph: DeviceGraph, ready: Ready, held: HeldMemory) -> None:
-        """A graph that is loaded, and what that holds. Raises OutOfMemory if it holds more than was known."""
+        """Take on a loaded graph with its memory. Raises OutOfMemory if the graph holds more than was known."""
         more = ready.loaded.spill_fill_bytes - self._needs[graph.name].spill_fill_bytes
         if more > 0:
             try:
@@ -100,7 +100,7 @@ class Switcher:
         self.advance()
 
     def ended(self, job: Job) -> None:
-        """An execution is over. Whose turn it is then is found out once the scheduler has done with this one."""
+        """An execution is over. The next turn is decided once the scheduler has finished with this execution."""
         self._binds.pop(job.number, None)
         self._switch_ns.pop(job.number, None)
         self._turns.ended(job.number)
@@ -150,7 +150,7 @@ class Switcher:
         self._hold(graph, held=True)
 
     def _switch(self, job: Job, turn: Turn) -> None:
-        """Unload what must go, and load the graph beside the loop."""
+        """Unload graphs to make room, and load the graph of this turn beside the loop."""
         began_ns = self._core.clock.now()
         for name in turn.unload or ():
             self._unload(name)
@@ -165,19 +165,19 @@ class Switcher:
             return
 
         def work(task: Task[Ready]) -> Ready:
-            give_back_freed()  # that it goes at once is why graphs are switched
+            give_back_freed()  # graphs are switched to save memory, so it must be freed at once
             task.check()
             packed = graph.replacement or self._binary.packed(turn.graph)
             return make_one_ready(self._core.target, packed, self._options)
 
         def finish(ready: Ready) -> ms.Reply:
             self.adopt(graph, ready, memory)
-            again = self._core.executions.jobs.get(turn.job)
-            if again is None:  # it timed out or was cancelled meanwhile
+            waiting_job = self._core.executions.jobs.get(turn.job)
+            if waiting_job is None:  # it timed out or was cancelled meanwhile
                 self._core.loop.later(self.advance)
             else:
                 self._switch_ns[turn.job] = self._core.clock.now() - began_ns
-                self._start(again)
+                self._start(waiting_job)
             return ms.Reply()
 
         self._core.run_task(
@@ -189,11 +189,11 @@ class Switcher:
                 discard=lambda ready: close_all([ready]),
                 undo=memory.give_back,
             ),
-            lambda answer: self._told(turn.job, answer),
+            lambda answer: self._on_task_end(turn.job, answer),
         )
 
-    def _told(self, number: int, answer: object) -> None:
-        """The end of a task: if it failed, so does the execution that it was for."""
+    def _on_task_end(self, number: int, answer: object) -> None:
+        """A task is over: if it failed, so does its execution."""
         if not isinstance(answer, ms.Reply) or not answer.error or self._closed:
             return
         job = self._core.executions.jobs.get(number)
@@ -216,7 +216,7 @@ class Switcher:
 
 
 class SwitchedRoom(Room):
-    """What a binary takes of which some graphs are loaded: data that they share, and each of them."""
+    """The memory of a binary with some graphs loaded: their shared data, and the data of each."""
 
     def __init__(self, context: DeviceContext, asked: ms.LoadGraphs) -> None:
         super().__init__(context)
@@ -232,7 +232,7 @@ class SwitchedRoom(Room):
     def make_first_ready(
         self, target: Target, source: BinarySource, places: Sequence[int], advance: Advance
     ) -> list[Ready]:
-        """Make those ready that are loaded at once; the others are there, but not loaded."""
+        """Make the graphs ready that are loaded at once; the other graphs are known, but not loaded."""
         binary = self._binary = open_binary(source)
         graphs = packed_at(binary, places)
         if any(place not in places for place in self._places):
@@ -286,11 +286,11 @@ class SwitchedRoom(Room):
             close_file,
         )
         self._context.switcher = switcher
-        for graph, made in zip(graphs, ready, strict=True):
+        for graph, loaded in zip(graphs, ready, strict=True):
             switcher.add(graph)
             memory = self._each.get(graph.name)
             if memory is not None:
-                switcher.adopt(graph, made, memory)
+                switcher.adopt(graph, loaded, memory)
 
     def give_back(self) -> None:
         """The graphs are not wanted, or could not be made ready."""

@@ -1,4 +1,4 @@
-"""What a device makes portable programs ready with."""
+"""Targets make portable programs ready to run on a device."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from openhtp.program.qnn_program import QnnProgram
 
 
 class Target(Protocol):
-    """Somewhere that a portable program can run: an emulated chip, or the vendor's library."""
+    """A place where a portable program can run: an emulated chip, or the vendor's library."""
 
     def load(self, program: QnnProgram) -> LoadedProgram:
         """Make a program ready; may take seconds, so it is never called on the loop's thread."""
 
     def check(self, program: QnnProgram) -> None:
-        """Raise what would keep ``load`` from making a program ready, as far as that is known without doing so."""
+        """Raise if ``load`` would refuse the program, as far as that is known without loading."""
 
 
 @runtime_checkable
 class PreparingTarget(Target, Protocol):
-    """A target that can store what it made of a program, and load that again in a fraction of the time."""
+    """A target that can store a program in prepared form, and load that form in a fraction of the time."""
 
     def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
-        """Make a stored graph ready from its prepared form. None if that must not be used: load its program."""
+        """Load a stored graph from its prepared form. None if that form cannot be used: load its program."""
 
     def pack(self, program: QnnProgram) -> PackedGraph | None:
-        """The program with what it needs of memory and any prepared form. None if the engine tells neither."""
+        """The program with its memory needs and any prepared form. None if the engine provides neither."""
 
 
 class EmulatedChip:
@@ -48,18 +48,18 @@ class EmulatedChip:
         return self._engine.load(program_for(program, self._soc))
 
     def check(self, program: QnnProgram) -> None:
-        """Refuse what the SoC has not."""
+        """Refuse programs that need what the SoC does not have."""
         with error_context(soc=self._soc.name):
             verify_chip(program, self._soc)
 
     def load_packed(self, packed: PackedGraph, info: GraphInfo, workshop: Workshop) -> LoadedProgram | None:
-        """Load what was prepared for this very SoC."""
+        """Load a form that was prepared for this very SoC."""
         if not isinstance(self._engine, PreparingEngine):
             return None
         return self._engine.load_packed(packed, info, self._soc, workshop)
 
     def pack(self, program: QnnProgram) -> PackedGraph | None:
-        """Compile, and store what the engine makes of it."""
+        """Compile a program and pack the engine's prepared form."""
         if not isinstance(self._engine, PreparingEngine):
             return None
         return self._engine.pack(program_for(program, self._soc))

@@ -1,8 +1,8 @@
-"""Slow work for a client, beside the loop: making programs ready takes up to seconds, and holds up nobody.
+"""Slow work for a client, beside the loop: making programs ready can take seconds, and must not delay others.
 
-A task is done on a thread of the pool and concluded on the loop's. Its client may leave, or free its
-context, before it is over: then it is cancelled, which it notices where it calls ``check``, and gives everything
-back.
+A task runs on a thread of the pool and is concluded on the loop's thread. If its client leaves or frees its
+context before the task is over, the task is cancelled. It notices that where it calls ``check``, and gives
+everything back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cancelled(Exception):
 class Task(Generic[_T]):
     """Slow ``work`` for a context, or for a whole session.
 
-    ``finish`` then makes the answer; without one, ``undo`` gives back what was taken for it.
+    ``finish`` then makes the answer; if the task fails or is cancelled, ``undo`` gives back what it took.
 
     ``discard`` gives back a result that comes when nobody wants it any more.
     """
@@ -62,7 +62,7 @@ class Task(Generic[_T]):
         self.owner = owner
         self.state = TaskState.WAITING
         self.cancelled = False
-        # Of the request that it answers; 0 where nobody tells requests apart.
+        # The number of the request that it answers; 0 if requests have no numbers.
         self.request = 0
         self._now: Callable[[], int] = _no_time
         self._asked_ns = self._worked_ns = 0
@@ -74,19 +74,19 @@ class Task(Generic[_T]):
         self._error: QnnError | None = None
 
     def time(self, now: Callable[[], int], asked_ns: int) -> None:
-        """Have its answer tell how long it took since it was asked for, and for how long it was worked at."""
+        """Have the answer tell the time since the request, and the time that the work itself took."""
         self._now, self._asked_ns = now, asked_ns
 
     def describe(self) -> dict[str, object]:
-        """What others may know of it: so much of the whole is done, and this is being done."""
+        """What other clients may know of the task: its progress, and its present activity."""
         done, total, now = self._progress
         state = "cancelled" if self.cancelled else self.state.value
         return {"what": self.what, "state": state, "done": done, "total": total, "now": now}
 
     def cancel(self, reason: QnnError | None = None) -> None:
-        """Ask for its early end. What it made so far is given back on the way.
+        """Ask for its early end. Its results so far are given back.
 
-        ``reason`` is the answer to its client; that the context was freed, if none is given.
+        ``reason`` is the answer to its client; without one, the answer says that the context was freed.
         """
         self._reason = self._reason or reason
         self.cancelled = True
@@ -99,14 +99,14 @@ class Task(Generic[_T]):
             raise Cancelled
 
     def advance(self, done: int, total: int, now: str) -> None:
-        """Tell how far it is, and end here if it was cancelled."""
+        """Note the progress, and end here if the task was cancelled."""
         self._progress = done, total, now
         self.check()
 
     # For the pool
 
     def run(self) -> None:
-        """Do the slow part, on any thread. Never raises: how it went is found out by ``conclude``."""
+        """Do the slow part, on any thread. Never raises: ``conclude`` reports errors."""
         self.state = TaskState.RUNNING
         begin = self._now()
         try:
@@ -159,7 +159,7 @@ def _no_time() -> int:
 
 
 class Pool:
-    """The threads that do tasks; what is to be done then is called on the loop's thread."""
+    """The threads that do tasks. At the end of a task, ``then`` is called on the loop's thread."""
 
     def __init__(self, post: Callable[[Callable[[], None]], None], threads: int = THREADS) -> None:
         self._post = post
@@ -188,10 +188,10 @@ class Pool:
             try:
                 going = self._do_one()
             except Exception:
-                log.exception("the end of a task could not be told")
+                log.exception("the end of a task could not be reported")
 
     def _do_one(self) -> bool:
-        """In a function of its own: nothing may hold a task, and what it holds, while the next is waited for."""
+        """A function of its own, so that no local keeps a task alive while the thread waits for the next."""
         with self._news:
             while (next_task := self._take()) is None and not self._closed:
                 self._news.wait()
@@ -200,7 +200,7 @@ class Pool:
         task, then = next_task
         task.run()
         try:
-            self._post(then)  # before the next of the context is begun: their ends come in order, too
+            self._post(then)  # before the context's next task begins: the ends come in order, too
         finally:
             with self._news:
                 self._busy.discard(task.owner.number)
@@ -208,7 +208,7 @@ class Pool:
         return True
 
     def _take(self) -> tuple[Task[object], Callable[[], None]] | None:
-        """The first that waits for nothing but a thread."""
+        """The first task that waits for nothing but a thread."""
         if self._closed:
             return None
         for index, (task, then) in enumerate(self._waiting):

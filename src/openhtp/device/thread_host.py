@@ -18,7 +18,7 @@ class ThreadHost:
     """Serves until it is stopped. Threads of the client may compute on it, too: see ``seat``."""
 
     def __init__(self, config: DeviceConfig, *, shared: bool) -> None:
-        """``shared`` says that clients that do not know each other are on it."""
+        """``shared`` says that clients that do not know each other use this device."""
         self.config = config
         self.core: DeviceCore = build_core(config)
         self.seat = Seat(self.core.clock.now)

@@ -18,17 +18,17 @@ from openhtp.program.records import Arrangement
 Array = npt.NDArray[Any]
 Candidates = dict[tuple[int, ...], list[Array]]
 
-# Data below this is not worth looking for.
+# Smaller data is not worth searching for.
 _SMALLEST = 512
-# Elements compared before the rest is.
+# How many elements are compared before the rest.
 _PROBE = 64
 _SIGN = np.uint8(0x80)
-# Channels that an engine puts together, where it wants convolutions in blocks of them: as many as a vector has.
+# Channels per block where an engine wants convolutions in blocks: as many as a vector holds.
 _BLOCKS = (16, 8)
 
 
 def arrange(stored: memoryview, spec: TensorSpec, how: Arrangement | None) -> Array:
-    """The tensor's data from what is stored, not to be written. Raises BadBinary if the two do not fit."""
+    """The tensor's read-only data from the stored bytes. Raises BadBinary if the two do not fit."""
     if how is None:
         if stored.nbytes != spec.nbytes:
             raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {stored.nbytes}")
@@ -49,9 +49,9 @@ def _turned(data: Array, how: Arrangement, shape: tuple[int, ...]) -> Array:
 
 
 def put_back(data: Array, how: Arrangement, fill: Array) -> Array:
-    """What is stored of a tensor's data: ``arrange`` the other way round, without any flipping of signs.
+    """A tensor's data as it is stored: ``arrange`` the other way round, without any flipping of signs.
 
-    What a tensor leaves of its blocks is filled up.
+    The unused rest of a block is filled with ``fill``.
     """
     whole = np.empty(joined_sizes(how), data.dtype)
     whole[...] = fill
@@ -79,7 +79,7 @@ def _check(nbytes: int, spec: TensorSpec, how: Arrangement) -> None:
 
 
 def by_trait(candidates: Sequence[Array]) -> Candidates:
-    """Arrays for ``find_arrangement`` to look among: a large network has hundreds of the same size."""
+    """Group arrays for ``find_arrangement``: a large network has hundreds of arrays of the same size."""
     groups: Candidates = {}
     for candidate in candidates:
         groups.setdefault(_trait(candidate), []).append(candidate)
@@ -87,7 +87,7 @@ def by_trait(candidates: Sequence[Array]) -> Candidates:
 
 
 def _trait(data: Array) -> tuple[int, int]:
-    """Numbers that neither the order of elements, flipped signs, nor zeros at the end of a block change."""
+    """Numbers that stay the same when elements are reordered, signs flipped, or zeros appended to a block."""
     bits = data.view(f"u{data.dtype.itemsize}")
     if data.dtype.itemsize == 1:
         bits = bits & ~_SIGN
@@ -95,12 +95,12 @@ def _trait(data: Array) -> tuple[int, int]:
 
 
 def find_arrangement(static: Array, candidates: Candidates) -> tuple[Array, Arrangement] | None:
-    """The candidate that holds the same numbers in another order or signedness, and how; None if none does."""
+    """The candidate with the same numbers in another order or signedness, and how; None without one."""
     return next(find_arrangements(static, candidates), None)
 
 
 def find_arrangements(static: Array, candidates: Candidates) -> Iterator[tuple[Array, Arrangement]]:
-    """All candidates that do, and one way for each."""
+    """All candidates with the same numbers, and one arrangement for each."""
     if static.nbytes < _SMALLEST or not candidates:
         return
     for candidate in candidates.get(_trait(static), ()):
@@ -120,7 +120,7 @@ def _arrangement(static: Array, data: Array) -> Arrangement | None:
 
 
 def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Arrangement]:
-    """In which ways data of this shape may hold a tensor of that one."""
+    """The arrangements in which data of this shape may hold a tensor of the wanted shape."""
     if len(shape) == len(wanted):
         for order in itertools.permutations(range(len(shape))):
             if tuple(shape[axis] for axis in order) == wanted:
@@ -130,7 +130,7 @@ def _arrangements(shape: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[A
 
 
 def _blocked(out: int, into: int, high: int, wide: int) -> Iterator[Arrangement]:
-    """Filters of a convolution with output and input channels in blocks, or the former alone, in the QNN order."""
+    """Filters of a convolution in the QNN order, with output and input channels or only the former in blocks."""
     for block in _BLOCKS:
         if out % block == 0 and into % block == 0:
             shape = [out // block, into // block, high, wide, block, block]
@@ -140,7 +140,7 @@ def _blocked(out: int, into: int, high: int, wide: int) -> Iterator[Arrangement]
 
 
 def _is_arranged_alike(static: Array, turned: Array, *, flipped: bool) -> bool:
-    """Compare bits, so that no NaN or negative zero is taken for another."""
+    """Compare bits, so that different NaNs or zeros are not taken for equal."""
     bits = np.dtype(f"u{static.dtype.itemsize}")
     left, right = static.view(bits), turned.view(bits)
     mask = _SIGN if flipped else bits.type(0)

@@ -33,9 +33,9 @@ __getattr__ = renamed_names(__name__, {"Range": "ByteRange"})
 
 
 class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """For which chip and by what a binary was made. ``vtcm_mb`` is what a core of that chip has.
+    """The chip that a binary was made for, and its maker. ``vtcm_mb`` is the VTCM of a core of that chip.
 
-    ``driver`` is the version of the system's driver (HNRD) that made it, empty for a program's own libraries.
+    ``driver`` is the version of the system's driver (HNRD) that made the binary, empty for an app's own libraries.
     """
 
     soc: str = ""
@@ -70,10 +70,10 @@ def write_binary(programs: Sequence[QnnProgram], info: BinaryInfo) -> bytes:
 
 
 def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes | memoryview]:
-    """A binary of several graphs, as the pieces that it consists of. Equal data is stored once, across graphs."""
+    """A binary of several graphs, as a list of pieces. Equal data is stored once, across graphs."""
     names = [graph.name for graph in graphs]
     if not names or len(set(names)) != len(names):
-        raise InvalidArgument(f"a binary takes at least one program, of distinct names; given {names}")
+        raise InvalidArgument(f"a binary takes at least one program, and distinct names; given {names}")
     pool = _Pool(compare=len(graphs) > 1)
     placed = [[pool.number(section) for section in graph.sections] for graph in graphs]
     order = container.order_of([section.nbytes for section in pool.sections])
@@ -87,7 +87,7 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
 
 
 class _Pool:
-    """Sections by number, equal ones by the same. A graph's own are all different: only several can share any."""
+    """Numbers sections; equal ones get the same number. A graph has no equal sections: only several share some."""
 
     def __init__(self, *, compare: bool) -> None:
         self.sections: list[FileSection] = []
@@ -96,7 +96,7 @@ class _Pool:
         self._places: dict[tuple[int, int], int] = {}
 
     def number(self, section: FileSection) -> int:
-        offset = section.place  # those of one file that are shared are there once already
+        offset = section.place  # sections that graphs of one file share have one place already
         if offset not in self._places:
             self._places[offset] = self._number_of_data(section)
         return self._places[offset]
@@ -136,7 +136,7 @@ class ByteRange:
 
 
 def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
-    """The same bytes in as few pieces as there can be; they are in the order of the file."""
+    """The same bytes in as few pieces as possible; ``pieces`` are in the order of the file."""
     ranges: list[ByteRange] = []
     for piece in pieces:
         if ranges and ranges[-1].end == piece.begin:
@@ -147,7 +147,7 @@ def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
 
 
 class ContextBinary:
-    """An opened binary: its metadata is at hand. Graphs are built, and their data checked, when asked for."""
+    """An opened binary with its metadata. Graphs are built, and their data is checked, on demand."""
 
     def __init__(self, source: BinarySource) -> None:
         self.source = source
@@ -164,7 +164,7 @@ class ContextBinary:
 
     @property
     def info(self) -> BinaryInfo:
-        """For which chip and by what the binary was made."""
+        """The chip that the binary was made for, and its maker."""
         return self._header.info
 
     @property
@@ -187,7 +187,7 @@ class ContextBinary:
         return self.packed(name).info()
 
     def program(self, name: str) -> QnnProgram:
-        """Build one program. Raises BadBinary with the place when its part of the file is damaged."""
+        """Build one program. Raises BadBinary, with the position, if its part of the file is damaged."""
         return self.packed(name).program()
 
     def packed(self, name: str) -> PackedGraph:
@@ -217,18 +217,18 @@ class ContextBinary:
         return packed
 
     def blobs_of(self, name: str) -> list[int]:
-        """Numbers, in the whole binary, of the blobs of ``packed(name)``: equal ones are shared between graphs."""
+        """Numbers, in the whole binary, of the blobs of ``packed(name)``: graphs share equal blobs."""
         return list(self._record(name).data)
 
     def ranges(self, names: Sequence[str]) -> list[ByteRange]:
-        """Where in the file everything is that these graphs need, the header first; what they share once."""
+        """The parts of the file that these graphs need, the header first; shared parts appear once."""
         numbers = {
             number
             for record in map(self._record, names)
             for number in (record.program, *record.data, *([] if record.prepared is None else [record.prepared]))
         }
-        places = sorted((section.begin, section.end) for section in map(self._section, numbers))
-        return [ByteRange(0, self._begin), *(ByteRange(begin, end) for begin, end in places)]
+        bounds = sorted((section.begin, section.end) for section in map(self._section, numbers))
+        return [ByteRange(0, self._begin), *(ByteRange(begin, end) for begin, end in bounds)]
 
     def bytes_of(self, names: Sequence[str]) -> int:
         """Bytes of everything that these graphs need, header included."""
@@ -250,10 +250,10 @@ class ContextBinary:
 
 
 def open_binary(source: BinarySource) -> ContextBinary:
-    """Open a context binary wherever it is. Raises BadBinary with the place that is wrong."""
+    """Open a context binary from any source. Raises BadBinary with the position of an error."""
     return ContextBinary(source)
 
 
 def read_binary(buffer: bytes | bytearray | memoryview) -> ContextBinary:
-    """Open a context binary in memory, which must stay as it is while graphs from it live."""
+    """Open a context binary in memory, which must not change while graphs from it live."""
     return ContextBinary(MemorySource(buffer))

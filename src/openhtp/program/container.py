@@ -7,7 +7,7 @@
     sections   in order, each from a multiple of 4096 (of 64 if it has fewer bytes), with zeros between
 
 Every byte is covered: the preamble by its own checksum, the header (with padding) by the preamble's, a section by
-its record, and what is between sections must be zero. A section is checked when it is first used, so opening a
+its record, and bytes between sections must be zero. A section is checked when it is first used, so opening a
 large file stays quick. Checksums find accidents. They prove nothing about who wrote a file.
 """
 
@@ -28,14 +28,14 @@ from openhtp.program.sources import BinarySource, MemorySource
 
 MAGIC = b"OPENHTP\x00"
 # 6: per-channel encodings are packed numbers.
-# 5: data below a page is in the program; float weights are stored once, as they are computed with.
-# 4: sections that can be mapped; a program, what an engine made of it and its data are apart from the header.
+# 5: data below a page is in the program; float weights are stored once, in the precision of the computation.
+# 4: sections that can be mapped; a program, its prepared form and its data are apart from the header.
 # 3: programs hold QNN ops alone. Versions 1 and 2 held nodes with fused clamps, which no longer exist.
 VERSION = 6
 PAGE = 4096
 SMALL = 64
 PREAMBLE_BYTES = 64
-# A header describes graphs and their ends; a file that says it has more than this does not come from here.
+# A header describes graphs and their ends; openhtp writes no file that claims a longer header than this.
 MOST_HEADER_BYTES = 256 << 20
 _PREAMBLE = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -51,7 +51,7 @@ class SectionRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileSection(NamedTuple):
-    """A piece of a binary, where it lies. ``end`` is where the next one begins; between them are zeros."""
+    """A piece of a binary, where it lies. The next one begins at ``end``; zeros fill the space between."""
 
     record: SectionRecord
     source: BinarySource
@@ -65,11 +65,11 @@ class FileSection(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Tells it from all other sections while its source lives."""
+        """A key that no other section has while the source lives."""
         return id(self.source), self.begin
 
     def read(self) -> memoryview:
-        """The data, not checked. Of a file it is another copy each time: check, and use, the one that you have."""
+        """The data, not checked. Each read of a file makes a new copy: check the copy that you use."""
         return self._without_padding(self.source.read(self.begin, self.end))
 
     def _without_padding(self, stored: memoryview) -> memoryview:
@@ -82,7 +82,7 @@ class FileSection(NamedTuple):
         return stored[: self.nbytes]
 
     def checked(self, what: str) -> memoryview:
-        """The data, once it is known to be what was measured. ``what`` says what it is, for the message."""
+        """The data, after its checksum was compared. ``what`` names the data in the error message."""
         data = self.read()
         checksum = zlib.crc32(data)
         if checksum != self.record.checksum:
@@ -94,9 +94,9 @@ class FileSection(NamedTuple):
 
 
 def read_together(sections: Sequence[FileSection], room: memoryview | None = None) -> list[memoryview]:
-    """The data of several sections, as ``read`` gives it; those that lie one behind the other are read at once.
+    """The data of several sections, as ``read`` gives it; adjacent sections are read at once.
 
-    What has to be copied is copied into ``room``, as far as that goes.
+    Data that must be copied is copied into ``room``, as long as it has space.
     """
     by_section: dict[int, memoryview] = {}
     run: list[FileSection] = []
@@ -127,12 +127,12 @@ def joint_checksum(sections: Iterable[FileSection]) -> int:
 
 
 def digest(data: memoryview) -> bytes:
-    """A hash that nobody can aim at, unlike a checksum: BLAKE3, which is as quick as one."""
+    """A hash that nobody can forge, unlike a checksum: BLAKE3, which is as quick as one."""
     return blake3(data).digest()
 
 
 def quick_checksum(data: memoryview) -> bytes:
-    """Finds accidents as fast as memory is read: XXH3 of 128 bits. Anybody can make other data with it."""
+    """Finds accidents as fast as memory is read: XXH3 of 128 bits. Anybody can forge data with the same value."""
     return xxhash.xxh3_128_digest(data)
 
 
@@ -143,18 +143,18 @@ def make_section(data: bytes | memoryview) -> FileSection:
 
 
 def _aligned(offset: int, nbytes: int) -> int:
-    """Where a section of this length starts that comes after ``offset``."""
+    """Where a section of this length starts after ``offset``."""
     unit = PAGE if nbytes >= PAGE else SMALL
     return -(-offset // unit) * unit
 
 
 def order_of(sizes: Sequence[int]) -> list[int]:
-    """In which order sections waste least: small ones together in front, then those that start on a page."""
+    """The order of sections that wastes least: small ones together in front, then those that start on a page."""
     return sorted(range(len(sizes)), key=lambda index: sizes[index] >= PAGE)
 
 
 def pack(header: bytes, sections: Sequence[FileSection]) -> list[bytes | memoryview]:
-    """Preamble, header and sections, as the pieces that a file consists of."""
+    """Preamble, header and sections, as the pieces of a file."""
     header = _LENGTH.pack(len(header)) + header
     header += _ZEROS[: -(PREAMBLE_BYTES + len(header)) % PAGE]
     parts: list[bytes | memoryview] = [b"", header]
@@ -175,7 +175,7 @@ def _sealed(preamble: bytes) -> bytes:
 
 
 def open_header(source: BinarySource) -> tuple[bytes, int]:
-    """Check preamble and header; return the MessagePack part, and where the sections begin."""
+    """Check preamble and header; return the MessagePack part and the start of the sections."""
     if source.nbytes < PREAMBLE_BYTES:
         raise BadBinary(
             f"binary of {source.nbytes} bytes is shorter than its {PREAMBLE_BYTES}-byte preamble: it was cut,"
@@ -200,10 +200,10 @@ def open_header(source: BinarySource) -> tuple[bytes, int]:
             st.QNN_CONTEXT_ERROR_BINARY_VERSION,
         )
     if total != source.nbytes or header_bytes > total - PREAMBLE_BYTES:
-        how = "it was cut" if source.nbytes < total else "something was added to it"
+        error = "it was cut" if source.nbytes < total else "something was added to it"
         raise BadBinary(
-            f"binary has {source.nbytes} bytes; its preamble says {total}: {how}; copy it again, or make it again"
-            " from its model"
+            f"binary has {source.nbytes} bytes; its preamble says {total}: {error}; copy it again, or make it"
+            " again from its model"
         )
     if header_bytes > MOST_HEADER_BYTES:
         raise BadBinary(f"header says it has {header_bytes} bytes; at most {MOST_HEADER_BYTES} are read")
@@ -223,16 +223,16 @@ def open_header(source: BinarySource) -> tuple[bytes, int]:
 
 def locate_sections(source: BinarySource, begin: int, records: Sequence[SectionRecord]) -> list[FileSection]:
     """All sections, not checked yet; they must fill the file exactly."""
-    places: list[int] = []
+    starts: list[int] = []
     offset = begin
     for record in records:
         if not 0 <= record.nbytes <= source.nbytes:
-            raise BadBinary(f"section {len(places)} at byte {offset} says it has {record.nbytes} bytes")
-        places.append(_aligned(offset, record.nbytes))
-        offset = places[-1] + record.nbytes
+            raise BadBinary(f"section {len(starts)} at byte {offset} says it has {record.nbytes} bytes")
+        starts.append(_aligned(offset, record.nbytes))
+        offset = starts[-1] + record.nbytes
     if _aligned(offset, PAGE) != source.nbytes:
         raise BadBinary(f"sections end at byte {offset}; the binary has {source.nbytes}")
-    ends = [*places[1:], source.nbytes]
+    ends = [*starts[1:], source.nbytes]
     return [
-        FileSection(record, source, start, end) for record, start, end in zip(records, places, ends, strict=True)
+        FileSection(record, source, start, end) for record, start, end in zip(records, starts, ends, strict=True)
     ]

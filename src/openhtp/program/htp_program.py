@@ -1,7 +1,7 @@
-"""The program for one SoC: kernels in running order, steps at whose ends it may yield, and the buffers between.
+"""The program for one SoC: kernels in running order, steps after which it may yield, and the buffers between.
 
-One grouping, made once by the compiler: the engine computes the steps, the cost model prices the kernels. A kernel
-is what the chip runs as one piece; inside it there is nothing to wait for and nothing to see.
+The compiler groups ops once: the engine computes the steps, the cost model prices the kernels. The chip runs a
+kernel as one piece; nothing inside a kernel can be waited for or observed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class NativeTensor:
 
     @property
     def half(self) -> Side:
-        """The side as the layout knows it."""
+        """The side as a member of the layout's enum."""
         return Side[self.side.upper()]
 
 
 @dataclass(frozen=True, slots=True)
 class MaskInput:
-    """The attention mask, and which stored numbers in it let a place take part."""
+    """The attention mask, and the range of stored numbers that let a position take part."""
 
     name: str
     low: int
@@ -47,7 +47,7 @@ class MaskInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeKv:
-    """Native caches of one graph: where new tokens go is in ``index``, ``tokens`` of them come at a time."""
+    """Native caches of one graph: ``index`` says where new tokens go, ``tokens`` of them come at a time."""
 
     index: str
     tokens: int
@@ -59,11 +59,11 @@ class NativeKv:
 
     @property
     def last_index(self) -> int:
-        """The highest place at which a pass still has room."""
+        """The highest position at which a pass still has room."""
         return self.context - round_up(self.tokens)
 
     def place(self, index: int) -> int:
-        """Where new tokens land: places are taken in whole blocks."""
+        """The position of new tokens: positions are taken in whole blocks."""
         return -(-index // BLOCK) * BLOCK
 
 
@@ -71,7 +71,7 @@ Array = npt.NDArray[Any]
 
 
 class Unit(enum.Enum):
-    """What a kernel can keep busy: the matrix unit, the vector threads, the way to DDR."""
+    """Units that a kernel can keep busy: the matrix unit, the vector threads, the transfers to and from DDR."""
 
     HMX = "HMX"
     HVX = "HVX"
@@ -88,9 +88,9 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HtpNode(QnnNode):
-    """An op of a kernel. ``sources`` names the nodes of the graph that it stands for, first the one that computes.
+    """An op of a kernel. ``sources`` names the graph's nodes that it stands for, the computing one first.
 
-    ``rounds`` is off where the result goes on to the next op of the kernel as it is in the accumulator.
+    ``rounds`` is off where the next op of the kernel takes the result unrounded from the accumulator.
     """
 
     work: Work
@@ -103,7 +103,7 @@ class HtpNode(QnnNode):
 class Kernel:
     """Ops that run as one piece, each on the result of the one before. The first gives the kernel its name.
 
-    ``kind`` says what it costs like (a row of the cost model), None where no published network told.
+    ``kind`` names its row of the cost model, None where no published network has such a kernel.
     """
 
     nodes: tuple[HtpNode, ...]
@@ -122,19 +122,19 @@ class Kernel:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What it reads, constants too; not what it makes for itself."""
+        """Tensors that it reads, constants too, without those that it makes for itself."""
         own = {name for node in self.nodes for name in node.outputs}
         read = dict.fromkeys(name for node in self.nodes for name in node.inputs if name is not None)
         return tuple(name for name in read if name not in own)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What others read of it: the result of its last node."""
+        """Tensors that other kernels read: the result of its last node."""
         return self.nodes[-1].outputs
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Nodes of the graph that it stands for."""
+        """The graph's nodes that it stands for."""
         return tuple(name for node in self.nodes for name in node.sources)
 
 
@@ -142,8 +142,8 @@ class Kernel:
 class Step:
     """Kernels ``begin`` to ``end`` (not included), after which the program may yield.
 
-    Where its last kernel is computed strip by strip, it may yield between the tiles, too: ``rows`` are their ends
-    in rows of the kernel's result, but for that of the last one.
+    Where its last kernel is computed strip by strip, it may yield between the tiles, too: ``rows`` are the ends of
+    all tiles but the last, in rows of the kernel's result.
     """
 
     begin: int
@@ -153,9 +153,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor between kernels: its bytes on the chip, the kernel that makes it and the last that needs it.
+    """A tensor between kernels: its bytes on the chip, the kernel that makes it and the last one that needs it.
 
-    What the client writes is there from kernel 0 on, what it reads is kept to the last one.
+    Tensors that the client writes exist from kernel 0 on; tensors that it reads are kept to the last kernel.
     """
 
     tensor: str
@@ -192,7 +192,7 @@ class HtpProgram:
 
     @property
     def options(self) -> OptionValues:
-        """What the client chose for the graph."""
+        """The client's choices for the graph."""
         return self.source.options
 
     @property
@@ -215,7 +215,7 @@ class HtpProgram:
         return self.kernels[step.begin : step.end]
 
     def def_use(self) -> DefUse[Kernel]:
-        """Which kernel makes and which ones read each tensor."""
+        """The kernel that makes each tensor, and the kernels that read it."""
         return DefUse(self.kernels, self.source.output_names)
 
 
@@ -223,7 +223,7 @@ _PAGE = 4096
 
 
 def spill_fill_bytes(program: HtpProgram) -> int:
-    """How much of what is alive at once does not fit into the graph's VTCM, at most; in whole pages."""
+    """By how much the buffers alive at once exceed the graph's VTCM, at most; in whole pages."""
     vtcm = program.options.vtcm_bytes or program.soc.vtcm_bytes
     changes = [0] * (len(program.kernels) + 2)
     for buffer in program.buffers:

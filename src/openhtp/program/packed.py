@@ -1,8 +1,8 @@
-"""A graph as it is stored: what it looks like from outside, its program, the data that this numbers, and what an
-engine prepared from it.
+"""A graph as it is stored: its inputs and outputs, its program, the program's numbered data, and an engine's
+prepared form.
 
 Data is numbered in the order in which the program first names it, that of the prepared form last. So a graph has
-one packed form, whatever else is in the same file. Data below a page is not numbered: the program has it itself.
+one packed form, whatever else is in the same file. Data below a page has no number: it is in the program itself.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Array = npt.NDArray[Any]
 
 _DECODER = msgspec.msgpack.Decoder(records.ProgramRecord)
 _CHANGED_LATER = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
-# What is written for a graph that leaves the number of its HVX threads open.
+# Stored for a graph that leaves the number of its HVX threads open.
 _THREADS_STORED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInfo:
-    """What a binary says about one graph without loading it."""
+    """A binary's description of one graph, known without loading it."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -49,12 +49,12 @@ class GraphInfo:
 
     @property
     def hvx_threads(self) -> int:
-        """HVX threads that it is stored with."""
+        """The stored number of HVX threads."""
         return self.options.hvx_threads or _THREADS_STORED
 
     @property
     def updateable_statics(self) -> tuple[TensorSpec, ...]:
-        """Those of what is updateable that have data."""
+        """The updateable tensors that have data."""
         return tuple(spec for spec in self.updateables if spec.kind.is_static)
 
 
@@ -86,7 +86,7 @@ class PackedGraph:
 
     @property
     def sections(self) -> tuple[FileSection, ...]:
-        """Everything of it that is not in a header."""
+        """All its parts that are not in a header."""
         return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
 
     @property
@@ -121,10 +121,10 @@ class PackedGraph:
             raise BadBinary(f"the program of graph {self.name!r} cannot be read: {error}") from error
 
     def program(self) -> QnnProgram:
-        """Build the program. Raises BadBinary with the place when its part of the file is damaged."""
+        """Build the program. Raises BadBinary, with the position, if its part of the file is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
             record = self.record()
-            # Equal data is one section, whatever it is used for: read, and checked, once.
+            # Equal data is one section, whatever its use: it is read and checked once.
             blobs_read: dict[int, memoryview] = {}
             statics = {
                 tensor.name: self._static(tensor, blobs_read)
@@ -138,9 +138,9 @@ class PackedGraph:
         return program
 
     def check_rest(self) -> None:
-        """Look at what ``program`` does not: raises BadBinary if data of the prepared form is damaged."""
+        """Check the parts that ``program`` does not: raises BadBinary if the prepared form is damaged."""
         if self.prepared is not None:
-            self.prepared.checked(f"what was prepared of graph {self.name!r}")
+            self.prepared.checked(f"the prepared form of graph {self.name!r}")
         used = {tensor.blob for tensor in self.record().tensors}
         for number, blob in enumerate(self.blobs):
             if number not in used:
@@ -149,14 +149,14 @@ class PackedGraph:
     def identity(self) -> bytes:
         """A hash of the program and of its ends, as they are in the file now.
 
-        Options that may be changed until the first execution say nothing about the program.
+        Options that may change until the first execution do not belong to a program's identity.
         """
         fixed = {name: value for name, value in self.ends.options.items() if name not in _CHANGED_LATER}
         ends = msgspec.msgpack.encode(msgspec.structs.replace(self.ends, options=fixed))
         return digest(memoryview(digest(self.words.read()) + ends))
 
     def updateable_data(self) -> dict[str, Array]:
-        """What the tensors hold that may be exchanged later. Raises BadBinary where it is damaged."""
+        """Data of the tensors that may be exchanged later. Raises BadBinary if it is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
             blobs_read: dict[int, memoryview] = {}
             return {
@@ -183,11 +183,11 @@ def pack_program(
     extra: Sequence[Array] = (),
     lies_in: Mapping[str, tuple[Array, records.Arrangement]] | None = None,
 ) -> tuple[PackedGraph, list[int]]:
-    """Pack a program, and arrays that an engine wants stored with it; also returns the numbers of the latter.
+    """Pack a program with arrays that an engine wants stored beside it; also returns the arrays' numbers.
 
-    ``lies_in`` says of some static tensors in which of the arrays they are, and how.
-    Equal data is stored once. So is a static tensor that is one of the arrays in another arrangement, also if that
-    has its numbers rounded to half precision, as all that is computed from them is: it is then stored like that.
+    ``lies_in`` names, for some static tensors, the array that holds them and its arrangement.
+    Equal data is stored once. So is a static tensor whose data is one of the arrays in another arrangement, even
+    if the array is rounded to half precision: computations round the data likewise. The array is then stored.
     """
     known: dict[bytes, int] = {}
     by_identity: dict[int, int] = {}
@@ -235,7 +235,7 @@ def pack_program(
 
 
 def pack_ends(name: str, ends: Sequence[tuple[TensorSpec, int]], *, prepared: bytes, seal: bytes) -> PackedGraph:
-    """A graph of which only its ends, with their ids, and its prepared form are known. It has no program."""
+    """A graph without a program: only its ends, with their ids, and its prepared form are known."""
     inputs = [end for end in ends if end[0].kind.is_input]
     outputs = [end for end in ends if end[0].kind.is_output]
     return PackedGraph(
@@ -249,8 +249,8 @@ def pack_ends(name: str, ends: Sequence[tuple[TensorSpec, int]], *, prepared: by
 
 
 def _used_in_halves(program: QnnProgram) -> frozenset[str]:
-    """Float constants that are rounded to half precision before anything is computed with them, wherever they are
-    used; only those of one node, so that this holds for no more than the array that was found."""
+    """Float constants that every use rounds to half precision before computing. Only constants of one node count,
+    so that the rounding concerns only the array that was found."""
     if program.options.precision is not FloatPrecision.FLOAT16:
         return frozenset()
     uses = Counter(name for node in program.nodes for name in node.inputs if name is not None)
@@ -267,7 +267,7 @@ def _bytes_of(data: Array) -> memoryview:
 
 @contextlib.contextmanager
 def _as_bad_binary() -> Iterator[None]:
-    """Any complaint about what a file holds is the file's fault."""
+    """Turn any error about a file's content into BadBinary: the file is at fault."""
     try:
         yield
     except BadBinary:

@@ -1,7 +1,7 @@
-"""Where the compiler put things in VTCM, and what it moves between there and DDR.
+"""The compiler's placement of data in VTCM, and the transfers between VTCM and DDR.
 
-Kernels are known by their place in running order, which is the clock of a placement: a buffer is there from the
-kernel ``first`` to the kernel ``last``, both included. Times come with a ``Schedule``.
+Kernels are known by their index in running order, which is the clock of a placement: a buffer exists from the
+kernel ``first`` to the kernel ``last``, both included. A ``Schedule`` adds times.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 class RangeRole(enum.Enum):
-    """What a range of VTCM is used for."""
+    """The use of a range of VTCM."""
 
     RESULT = "result"
     STRIP = "strip"
@@ -43,7 +43,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class DmaTransfer:
-    """Bytes that the DMA moves while kernel ``at`` runs; ``maker`` is whose result, or whose weights, they are."""
+    """Bytes that the DMA moves while kernel ``at`` runs: the result or the weights of kernel ``maker``."""
 
     at: int
     maker: int
@@ -53,10 +53,10 @@ class DmaTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """All of it for one program. ``tiles`` has for each kernel the pieces that it is computed in.
+    """All placements and transfers of one program. ``tiles`` has the number of tiles of each kernel.
 
-    ``free_after`` has the kernel that must be done before its weights can be fetched, -1 where nothing is in their
-    way; ``handed_over`` the kernels whose result goes to the next one strip by strip, and is never there whole.
+    ``free_after`` has, for each kernel, the kernel that must end before its weights can be fetched, or -1.
+    ``handed_over`` has the kernels whose result goes to the next one strip by strip, and never exists whole.
     """
 
     vtcm_bytes: int
@@ -68,7 +68,7 @@ class Placed:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is in VTCM at once. That is no one range: weights lie apart, at the end of VTCM."""
+        """The most bytes in VTCM at once. They are not one range: weights lie apart, at the end of VTCM."""
         changes = [0] * (max((each.last for each in self.placements), default=0) + 2)
         for each in self.placements:
             changes[each.first] += each.nbytes

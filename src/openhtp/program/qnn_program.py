@@ -1,7 +1,7 @@
-"""The portable program: QNN ops and encodings, ready for any chip, and with nothing of any engine in it.
+"""The portable program: QNN ops and encodings, ready for any chip and independent of any engine.
 
-It is what context binaries hold and what the vendor's library is given. The emulator makes an ``HtpProgram`` of
-it.
+Context binaries hold portable programs, and the vendor's library is given them. The emulator turns them into an
+``HtpProgram``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from openhtp.options import GRAPH, OptionValues
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 _Sizes = tuple[tuple[str, Shape], ...]
-# Executions tend to come in a few sizes; answers for that many are kept.
+# Executions tend to come in a few sizes; the results for this many are kept.
 _KEPT_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QnnProgram(Graph):
-    """A graph without what no output needs, and its options. ``statics`` arrays are read-only views."""
+    """A graph without unused nodes and tensors, and its options. ``statics`` arrays are read-only views."""
 
     options: OptionValues = field(default_factory=GRAPH.defaults)
     _dims: dict[_Sizes, dict[str, Shape]] = field(default_factory=dict, init=False, repr=False)
@@ -45,7 +45,7 @@ class QnnProgram(Graph):
 
     @property
     def updateables(self) -> tuple[TensorSpec, ...]:
-        """Tensors whose encoding may be exchanged after the program was loaded, and the data of static ones."""
+        """Tensors whose encoding, and data if static, may be exchanged after the program was loaded."""
         return tuple(spec for spec in self.tensors.values() if spec.kind.is_updateable)
 
     @property
@@ -70,7 +70,7 @@ class QnnProgram(Graph):
         return sum(data.nbytes for data in self.statics.values())
 
     def infer_dims(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Sizes of all outputs when inputs have these sizes; inputs not named have their largest.
+        """Sizes of all outputs when inputs have these sizes; other inputs have their largest size.
 
         Raises InvalidArgument with QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE when a size is above its maximum, or
         differs in a dimension that is not dynamic.
@@ -125,9 +125,9 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
     if spec is None or not spec.kind.is_input:
         raise InvalidArgument(f"{name!r} is not an input", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
     if not spec.accepts(shape):
-        most = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, spec.free, strict=True)]
+        expected = [f"1..{size}" if free else str(size) for size, free in zip(spec.shape, spec.free, strict=True)]
         raise InvalidArgument(
-            f"input {name!r} has size {list(shape)}; expected [{', '.join(most)}]",
+            f"input {name!r} has size {list(shape)}; expected [{', '.join(expected)}]",
             st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
         )
     return shape
@@ -136,8 +136,8 @@ def _checked_dims(tensors: Mapping[str, TensorSpec], name: str, shape: Shape) ->
 def verify_program(program: QnnProgram) -> None:
     """Check the order of nodes, their names, and each node against its op.
 
-    A program that we compiled passes by construction; this is for programs that come from a file. All that the
-    compiler's passes require of a program is asked here, so that the error blames the file.
+    A program that we compiled passes by construction; this check is for programs from a file. It covers all
+    requirements of the compiler's passes, so that the error blames the file.
     """
     problem = order_problem(program.nodes, program.given_names, program.output_names) or _name_problem(program)
     if problem is not None:
@@ -151,7 +151,7 @@ def _name_problem(program: QnnProgram) -> str | None:
     name, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
     if not count:
         return "there are no nodes; expected at least one"
-    return f"{count} nodes are named {name!r}; expected names of their own" if count > 1 else None
+    return f"{count} nodes are named {name!r}; expected distinct names" if count > 1 else None
 
 
 def frozen_array(array: Array) -> Array:

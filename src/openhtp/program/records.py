@@ -1,7 +1,7 @@
 """The header of a context binary as typed records, and their conversion to and from programs.
 
-msgspec checks types and ranges while decoding, so nothing here meets a value of the wrong kind; what it
-cannot check (references, sizes) is checked here. Unknown fields are ignored, so that a later version may add some.
+msgspec checks types and ranges while decoding, so no value here is of the wrong kind. References and sizes, which
+msgspec cannot check, are checked here. Unknown fields are ignored, so that a later version may add some.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Scalar(msgspec.Struct, frozen=True, tag="s"):
 class PerAxis(msgspec.Struct, frozen=True, tag="a"):
     """A per-channel encoding.
 
-    ``scales`` are float32, or float64 where that would not be exact; ``offsets`` are int32, int64 where they must
-    be, and nothing where all are 0. How many there are, the tensor's shape says.
+    ``scales`` are float32, or float64 where float32 would not be exact. ``offsets`` are int32, int64 where
+    necessary, and empty where all are 0. The tensor's shape gives their number.
     """
 
     axis: Count
@@ -55,9 +55,9 @@ _StoredAxes = Annotated[list[Count], msgspec.Meta(max_length=2 * MAX_RANK)]
 class Arrangement(msgspec.Struct, frozen=True, omit_defaults=True):
     """How stored data becomes a tensor's: take it in ``shape``, put its axes in ``order``, flip the sign bits.
 
-    Then so many axes in a row as ``joined`` says become one (each stays one if it is empty), of which the tensor
-    has the beginning: an engine may want channels in blocks, the last of them filled up. Weights may thus be
-    stored as an engine wants them, once, and still be those of the program to the bit.
+    Then each number in ``joined`` tells how many axes in a row become one (if it is empty, all stay apart). The
+    tensor is the beginning of the result: an engine may want channels in blocks, the last of them filled up. So
+    weights are stored once, as an engine wants them, and are still those of the program to the bit.
     """
 
     shape: _StoredDims
@@ -67,9 +67,9 @@ class Arrangement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor; if it is static, ``blob`` numbers its data, or it is so little that ``data`` has it.
+    """A tensor; if it is static, ``blob`` is the number of its data, or ``data`` holds it if it is small.
 
-    ``stored`` says how the data lies in the blob, if not as it is.
+    ``stored`` says how the data lies in the blob, if it is rearranged.
     """
 
     name: Name
@@ -119,7 +119,7 @@ class ProgramRecord(msgspec.Struct, frozen=True):
 
 
 class EndsRecord(msgspec.Struct, frozen=True):
-    """What a graph looks like from outside, known without its program, which must say the same.
+    """A graph's inputs, outputs and options, known without its program, which must agree.
 
     Options are by name, and checked against their table when they are used.
     """
@@ -132,14 +132,14 @@ class EndsRecord(msgspec.Struct, frozen=True):
 
 
 class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A graph in the header: its ends, and in which sections of the file the rest is.
+    """A graph in the header: its ends, and the file's sections that hold the rest.
 
-    ``checksum`` is that of the checksums of its sections, in order: none of them is another's.
-    ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is what
-    an engine made of the program, so that it need not do so again. Only the engine can read that, and believes it
-    only under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes``, ``spill_fill_bytes``
-    and ``vtcm_peak_bytes`` are for making room before it is loaded; nothing is known of the latter two for a graph
-    that no device compiled.
+    ``checksum`` covers the checksums of its sections, in order, so that no section can stand in for another.
+    ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is an
+    engine's prepared form of the program, which saves that work. Only the engine can read it, and trusts it only
+    under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes``, ``spill_fill_bytes`` and
+    ``vtcm_peak_bytes`` help to make room before the graph is loaded; the latter two are unknown for a graph that
+    no device compiled.
     """
 
     ends: EndsRecord
@@ -163,9 +163,9 @@ _PARAM_TYPES = {
 def record_program(
     program: QnnProgram, blobs: Mapping[str, int], lies: Mapping[str, Arrangement], small: Mapping[str, bytes]
 ) -> ProgramRecord:
-    """The program's record; ``blobs`` numbers the data of each static tensor, ``lies`` says how it lies there.
+    """The program's record; ``blobs`` numbers the data of static tensors, ``lies`` says how it lies there.
 
-    Those that are in none are ``small``.
+    ``small`` has the data of static tensors that are in no blob.
     """
     numbers = {name: index for index, name in enumerate(program.tensors)}
     return ProgramRecord(
@@ -242,10 +242,10 @@ def build_encoding(name: str, shape: Sequence[int], stored: Scalar | PerAxis | N
 
 
 def _narrowed(values: npt.NDArray[Any], narrow: type[np.generic]) -> bytes:
-    """Numbers in as many bytes as they need, little-endian: those of the narrow type if that has them all."""
+    """Numbers in as many bytes as they need, little-endian: in the narrow type if it holds all of them."""
     with np.errstate(over="ignore"):
-        same = values.astype(narrow)
-    stored = same if np.array_equal(same, values) else values
+        narrowed = values.astype(narrow)
+    stored = narrowed if np.array_equal(narrowed, values) else values
     return stored.astype(stored.dtype.newbyteorder("<")).tobytes()
 
 
@@ -275,10 +275,10 @@ def tensor_specs(record: ProgramRecord) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     for tensor in record.tensors:
         if tensor.name in specs:
-            raise BadBinary(f"tensor {tensor.name!r} is there twice")
+            raise BadBinary(f"tensor {tensor.name!r} is listed twice")
         specs[tensor.name] = spec = tensor_spec(tensor)
-        places = (tensor.blob is not None) + (tensor.data is not None)
-        if places != spec.kind.is_static:
+        data_count = (tensor.blob is not None) + (tensor.data is not None)
+        if data_count != spec.kind.is_static:
             raise BadBinary(
                 f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob},"
                 f" and {0 if tensor.data is None else len(tensor.data)} bytes of its own"
@@ -307,7 +307,7 @@ def tensor_spec(tensor: TensorRecord) -> TensorSpec:
 
 
 def build_program(ends: EndsRecord, record: ProgramRecord, statics: Mapping[str, npt.NDArray[Any]]) -> QnnProgram:
-    """The program of a record whose static data has been found. Raises BadBinary if its ends are not these."""
+    """The program of a record with its static data. Raises BadBinary if its ends differ from ``ends``."""
     specs = tensor_specs(record)
     names = list(specs)
     program = QnnProgram(
@@ -317,19 +317,19 @@ def build_program(ends: EndsRecord, record: ProgramRecord, statics: Mapping[str,
         statics=statics,
         options=build_options(ends),
     )
-    told = record_ends(program)
-    if (told.inputs, told.outputs, told.updateables) != (ends.inputs, ends.outputs, ends.updateables):
-        raise BadBinary(f"the header says something else about the ends of graph {ends.name!r} than its program")
+    built = record_ends(program)
+    if (built.inputs, built.outputs, built.updateables) != (ends.inputs, ends.outputs, ends.updateables):
+        raise BadBinary(f"the header and the program of graph {ends.name!r} disagree about its inputs or outputs")
     return program
 
 
 def end_specs(tensors: list[TensorRecord]) -> tuple[TensorSpec, ...]:
-    """Specs of inputs, of outputs or of what is updateable; where its data is, the program says."""
+    """Specs of inputs, outputs or updateable tensors; the program tells where their data is."""
     return tuple(tensor_spec(tensor) for tensor in tensors)
 
 
 def build_options(ends: EndsRecord) -> OptionValues:
-    """Graph options. Raises InvalidArgument for values that none has."""
+    """Graph options. Raises InvalidArgument for values that no option takes."""
     return GRAPH.read_stored(ends.options)
 
 

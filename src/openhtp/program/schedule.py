@@ -1,7 +1,7 @@
-"""When everything of a program happens on its chip, on a modelled timeline: what profiles, traces and plans show.
+"""A program's modelled timeline on its chip, as profiles, traces and plans show it.
 
-All times are modelled, in cycles of the chip's core clock from the start of the first kernel. Nothing here says
-how they were found: ``openhtp.cost.schedule_of`` makes a schedule.
+All times are modelled, in cycles of the chip's core clock from the start of the first kernel. This module does not
+compute them: ``openhtp.cost.schedule_of`` makes a schedule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openhtp.program.placement import Move, Placed
 
 
 class Activity(enum.Enum):
-    """What an operation does. The DMA's are named after why it moves bytes; a checkpoint only waits for it."""
+    """What an operation does. DMA operations are named after their reason; a checkpoint only waits for the DMA."""
 
     COMPUTE = "compute"
     LOAD = "load"
@@ -35,7 +35,7 @@ class Activity(enum.Enum):
 class ScheduledOperation:
     """One tile of a kernel on one unit, or a transfer, or the wait for one.
 
-    ``kernel`` is a place in running order; ``tile`` counts from 0 and is None of what is not done tile by tile.
+    ``kernel`` is an index in running order; ``tile`` counts from 0 and is None for work that is not tiled.
     """
 
     kernel: int
@@ -59,8 +59,8 @@ class ScheduledOperation:
 class KernelTime:
     """One kernel on the timeline.
 
-    ``busy`` has the cycles for which each unit works for it, which may overlap; ``waited`` those in which nothing
-    of it runs as its weights are still under way; ``nodes`` are the nodes of the model that it stands for.
+    ``busy`` has the cycles that each unit works for it, which may overlap. ``waited`` has the cycles in which it
+    only waits for its weights. ``nodes`` are the model's nodes that it stands for.
     """
 
     index: int
@@ -85,7 +85,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A program's whole timeline. ``mhz`` is the clock that the cycles are of, after all votes."""
+    """A program's whole timeline. ``mhz`` is the clock of the cycles, after all votes."""
 
     soc: str
     mhz: float
@@ -97,7 +97,7 @@ class Schedule:
 
     @property
     def us(self) -> float:
-        """The same in microseconds, without the call around it."""
+        """The duration in microseconds, without the call around it."""
         return self.cycles / self.mhz
 
     def busy(self, unit: Unit) -> int:

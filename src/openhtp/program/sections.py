@@ -1,11 +1,11 @@
-"""Binary sections: what may be exchanged of a graph, apart from the graph. One adapter of a network, say.
+"""Binary sections: the exchangeable parts of a graph, apart from the graph. One adapter of a network, say.
 
 ::
 
     magic 8s | version u32 | checksum u32 | header bytes u64 | MessagePack | data of each tensor, in its order
 
-It has the data of updateable static tensors, or the encodings of all updateable tensors of fixed point, or both.
-The checksum is the CRC-32 of all that follows it. It finds accidents and proves nothing about who wrote it.
+A section has the data of updateable static tensors, or the encodings of all updateable fixed-point tensors, or
+both. The checksum is the CRC-32 of all that follows it. It finds accidents and proves nothing about the writer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DECODER = msgspec.msgpack.Decoder(_SectionHeader)
 
 @dataclass(frozen=True, slots=True)
 class TensorSection:
-    """What a section holds, by tensor."""
+    """The content of a section, by tensor."""
 
     data: dict[str, Array]
     encodings: dict[str, Encoding]
@@ -66,7 +66,7 @@ def pack_section(
     data: Mapping[str, Array],
     encodings: Mapping[str, Encoding] | None = None,
 ) -> bytes:
-    """A section of these tensors of a graph: of each its data, its encoding, or both, as they are given."""
+    """A section of these tensors of a graph, with the data, the encoding or both of each, as given."""
     encodings = encodings or {}
     tensors = [
         _SectionTensor(
@@ -83,9 +83,9 @@ def pack_section(
 
 
 def section_for(section: bytes, graph: str) -> bytes:
-    """The same data for another graph, whose updateable tensors are the same: one that has the same weights.
+    """The same section for another graph with the same updateable tensors: one that has the same weights.
 
-    Whether they are is found out when it is applied.
+    Whether the tensors are the same is checked when the section is applied.
     """
     nbytes = _header_bytes(memoryview(section), validate=True)
     header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
@@ -106,8 +106,8 @@ def read_section(
 ) -> TensorSection:
     """A section for a graph with these updateable tensors; its data are views into the buffer.
 
-    ``validate`` off leaves out the checksum and nothing else. Raises BadBinary for what is damaged, and
-    InvalidArgument for what is another graph's.
+    ``validate=False`` leaves out the checksum and nothing else. Raises BadBinary for a damaged section, and
+    InvalidArgument for another graph's section.
     """
     view = memoryview(buffer).cast("B")
     nbytes = _header_bytes(view, validate=validate)
@@ -117,7 +117,7 @@ def read_section(
 
 
 def _header_bytes(view: memoryview, *, validate: bool) -> int:
-    """How long the header of a section is, which seems to be whole."""
+    """The length of a section's header, after a check that the section seems whole."""
     if view.nbytes < _HEAD.size:
         raise BadBinary(f"binary section of {view.nbytes} bytes is shorter than its {_HEAD.size}-byte head")
     magic, version, checksum, nbytes = _HEAD.unpack_from(view)
@@ -143,7 +143,7 @@ def _decoded(header: bytes) -> _SectionHeader:
 
 
 def _check_ends(header: _SectionHeader, graph: str, specs: Sequence[TensorSpec]) -> None:
-    """All of the graph's tensors that have data, or none; all that have encodings, or none; as they are there."""
+    """Check that a section has the data of all static tensors or of none, and the encodings of all or of none."""
     known = {spec.name: (spec.name, spec.dtype.value, spec.shape) for spec in specs}
     tensors = [(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in header.tensors]
     with_data = [tensor.name for tensor in header.tensors if tensor.has_data]
@@ -167,7 +167,7 @@ def _encodings(header: _SectionHeader) -> dict[str, Encoding]:
     try:
         built = {tensor.name: build_encoding(tensor.name, tensor.shape, tensor.quant) for tensor in header.tensors}
     except InvalidArgument as error:
-        raise BadBinary(f"binary section holds an encoding that cannot be: {error.message}") from error
+        raise BadBinary(f"binary section holds an invalid encoding: {error.message}") from error
     return {name: encoding for name, encoding in built.items() if encoding is not None}
 
 

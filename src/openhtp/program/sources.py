@@ -1,8 +1,8 @@
-"""Where the bytes of a context binary are: in memory that cannot change, or in a file that can.
+"""Sources of a context binary's bytes: memory that cannot change, or a file that can.
 
-Memory is used where it lies. A file may be changed or cut by anybody at any time, so it is never mapped: pieces of
-it are read into memory of our own, checked there, and used there. What was checked is thus what is used, and a
-file that is cut while it is read is an error, not the death of the process.
+Memory is used where it lies. Anybody may change or truncate a file at any time, so files are never mapped: pieces
+are read into memory of our own, checked there, and used there. So the checked bytes are the used ones, and a file
+that is truncated while it is read causes an error instead of killing the process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from openhtp.core.errors import BadBinary
 from openhtp.core.units import bytes_in_words
 
-# Pieces from this size on get pages of their own, which go back to the system when nobody uses them any more.
-# Large ones where the system has such: it hands out hundreds of times fewer.
+# Pieces from this size on get pages of their own, which go back to the system when they are no longer used.
+# Large pages, where the system has them, are hundreds of times fewer.
 _OWN_PAGES = 1 << 20
 _LARGE_PAGE = 2 << 20
-# As much as a part of most networks has, for as many threads as mostly read at once.
+# Enough for a part of most networks, and for as many threads as usually read at once.
 _ROOM_BYTES = 4 << 20
 _MOST_ROOMS = 2
 # The kernel gives at most 2 GiB at once.
@@ -35,12 +35,12 @@ class BinarySource(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """How many there are."""
+        """Their number."""
 
     def read(self, begin: int, end: int, room: memoryview | None = None) -> memoryview:
-        """These bytes, which do not change any more. Raises BadBinary where there are none.
+        """These bytes, which do not change any more. Raises BadBinary if they cannot be read.
 
-        Where they have to be copied they are copied into ``room``, if that is large enough.
+        If they must be copied, they are copied into ``room``, provided that it is large enough.
         """
 
 
@@ -83,7 +83,7 @@ class ReadBuffers:
 
     @contextlib.contextmanager
     def room(self, nbytes: int) -> Iterator[memoryview | None]:
-        """So many bytes for as long as it is open; None if that is more than is kept."""
+        """A buffer for this many bytes while the context is open; None if no kept buffer is large enough."""
         if nbytes > _ROOM_BYTES:
             yield None
             return
@@ -104,7 +104,7 @@ class FileSource:
     __slots__ = ("_fd", "nbytes")
 
     def __init__(self, fd: int) -> None:
-        """Take over a descriptor. The size is what it is now."""
+        """Take over a descriptor. The file's present size counts."""
         self._fd = fd
         self.nbytes = os.fstat(fd).st_size
 

@@ -1,1 +1,1 @@
-"""Compiler passes, one per module: functions from a program to one of the same level, named by what they do."""
+"""Compiler passes, one per module: functions from a program to one of the same level, named after what they do."""

@@ -1,4 +1,4 @@
-"""What each kernel costs like: by its op, and by what the op is applied to."""
+"""Gives each kernel its kind for the cost model, by its op and the op's operands."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _kind(node: HtpNode, program: HtpProgram) -> str | None:
 
 
 def _arithmetic(call: OpCall) -> str:
-    """A division is dear even by a constant; most of all of an image's few colours, as many networks begin."""
+    """A division is slow even by a constant, most of all for images of few channels, as many networks begin."""
     shape = call.outputs[0].shape
     image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and 1 < min(shape[1], shape[-1]) <= _IMAGE_CHANNELS
     return "image_norm" if image else "divide"
 
 
 def conv_kind(call: OpCall) -> str:
-    """Which sort of convolution it is to the HMX."""
+    """The kind of a convolution from the HMX's point of view."""
     if any(step > 1 for step in _ints(call.params.get("dilation", ()))):
         return "dilated"
     if int(call.params.get("group", 1)) > 1:
@@ -77,11 +77,11 @@ def _ints(value: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in np.ravel(value))
 
 
-# Which units each kernel keeps busy.
+# The units that each kernel keeps busy.
 
 
 def assign_units(program: HtpProgram) -> HtpProgram:
-    """Say of every kernel what it keeps busy. A change of shape alone keeps nothing busy."""
+    """Give every kernel the units that it keeps busy. A mere change of shape keeps none busy."""
     kernels = tuple(dataclasses.replace(kernel, units=_units(kernel, program)) for kernel in program.kernels)
     return dataclasses.replace(program, kernels=kernels)
 
@@ -91,9 +91,9 @@ def _units(kernel: Kernel, program: HtpProgram) -> frozenset[Unit]:
     if kernel.kind in MATRIX_KINDS:
         units.add(Unit.HMX)
     if kernel.kind != MOVES_NOTHING:
-        units.add(Unit.HVX)  # of a product, too: it brings results back to their stored type
+        units.add(Unit.HVX)  # for a product, too: the HVX converts results back to their stored type
     specs = [program.tensors[name] for name in (*kernel.inputs, *kernel.outputs)]
-    # Weights come from DDR, and so does what the client writes or reads.
+    # Weights come from DDR; the client's inputs and outputs are there, too.
     if any(spec.name in program.statics or spec.kind.is_input or spec.kind.is_output for spec in specs):
         units.add(Unit.DMA)
     return frozenset(units)

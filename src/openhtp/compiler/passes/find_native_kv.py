@@ -1,4 +1,4 @@
-"""Native KV caches: recognises the one structure that an HTP computes on tiles, and refuses all others in words.
+"""Native KV caches: recognises the one structure that an HTP computes on tiles, and refuses others with a reason.
 
 Per head: ``idx = Add(cache_index, iota)``; ``K' = ScatterElements(past_key, idx, k_new, axis 3)``; ``V' =
 ScatterElements(past_value, Transpose(idx), v_new, axis 2)``; both are read by a MatMul. The vendor's library is
@@ -24,16 +24,16 @@ from openhtp.program.htp_program import HtpProgram, Kernel, MaskInput, NativeKv,
 
 _NATIVE = DataFormat.HMX_WEIGHT_LAYOUT
 _FIRST_ARCH = 69
-# v69 has the structure with 16-bit activations only.
+# v69 supports the structure with 16-bit activations only.
 _NARROW_ARCH = 69
 _SMALL_VTCM, _SMALL_VTCM_CONTEXT = 2 * MIB, 16384
 _STRUCTURE = "new tokens joined by ScatterElements, head by head, at cache_index plus a constant iota"
-# An added mask that takes off less than this lets a place take part.
+# An added mask that subtracts less than this lets a position take part.
 _LETS_THROUGH = -10.0
 
 
 def find_native_kv(program: HtpProgram) -> HtpProgram:
-    """Say what the program does with native caches, if it has any; raises for what an HTP could not compute."""
+    """Describe the program's use of native caches, if it has any; raises for uses that an HTP cannot compute."""
     ends = [spec for spec in (*program.inputs, *program.outputs) if spec.data_format is _NATIVE]
     inner = [spec for spec in program.tensors.values() if spec.data_format is _NATIVE and spec not in ends]
     if inner:
@@ -45,7 +45,7 @@ def find_native_kv(program: HtpProgram) -> HtpProgram:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Scatter:
-    """One use of a cache: which input it reads, its node, and where its places come from."""
+    """One use of a cache: the input that it reads, its node, and the input with the position of new tokens."""
 
     cache: TensorSpec
     side: str
@@ -61,16 +61,16 @@ class _Search:
         self._uses = program.def_use()
 
     def run(self) -> NativeKv:
-        """All native tensors of the program, or the reason why there can be none."""
+        """All native tensors of the program. Raises with the reason if it cannot have any."""
         self._check_chip()
-        scatters = [found for spec in self._program.inputs for found in self._uses_of(spec)]
-        native = [found for found in scatters if found.cache.data_format is _NATIVE]
+        scatters = [scatter for spec in self._program.inputs for scatter in self._uses_of(spec)]
+        native = [scatter for scatter in scatters if scatter.cache.data_format is _NATIVE]
         self._check_all_or_none(scatters)
         if not native:
             outputs = [spec.name for spec in self._program.outputs if spec.data_format is _NATIVE]
             _unsupported(f"output {outputs[0]!r} is native, no input is; a native cache is an input first")
-        for found in native:
-            self._check_cache(found)
+        for scatter in native:
+            self._check_cache(scatter)
         first = native[0]
         self._check_alike(first, native)
         return NativeKv(
@@ -91,9 +91,9 @@ class _Search:
             )
 
     def _uses_of(self, spec: TensorSpec) -> list[_Scatter]:
-        """Every ScatterElements that puts tokens into an input, itself or one head of it."""
+        """Every ScatterElements that puts tokens into an input, or into one head of the input."""
         native = spec.data_format is _NATIVE
-        found = []
+        scatters = []
         for reader in self._uses.readers(spec.name):
             heads = [reader]
             if reader.op in ("StridedSlice", "Split"):
@@ -101,10 +101,10 @@ class _Search:
             for node in heads:
                 if node.op == "ScatterElements" and self._reads_first(node, spec, reader):
                     scatter = self._scatter(spec, node)
-                    found += [scatter] if scatter is not None else []
+                    scatters += [scatter] if scatter is not None else []
                 elif native:
                     self._refuse_reader(spec, node)
-        return found
+        return scatters
 
     def _reads_first(self, node: Kernel, spec: TensorSpec, reader: Kernel) -> bool:
         return node.nodes[0].inputs[0] in (spec.name, *reader.outputs)
@@ -136,9 +136,9 @@ class _Search:
     def _index(self, spec: TensorSpec, node: Kernel, side: str) -> str | None:
         """The input that says where new tokens go."""
         native = spec.data_format is _NATIVE
-        places = node.nodes[0].inputs[1]
+        positions = node.nodes[0].inputs[1]
         if side == "value":
-            turn = self._uses.maker(places)
+            turn = self._uses.maker(positions)
             if turn is None or turn.op != "Transpose" or self._perm(turn) != (0, 1, 3, 2):
                 if native:
                     _unsupported(
@@ -146,22 +146,22 @@ class _Search:
                         " expected Transpose (0, 1, 3, 2) of it. A library would read the values row by row"
                     )
                 return None
-            places = turn.nodes[0].inputs[0]
-        found = self._counted(places)
-        if found is None and native:
+            positions = turn.nodes[0].inputs[0]
+        index = self._counted(positions)
+        if index is None and native:
             _unsupported(
                 f"the index of ScatterElements {node.name!r} is not cache_index plus iota; expected"
                 " ElementWiseAdd of an input of one number and a constant [1, 1, head_dim, tokens]: 0, 1, .., or"
                 " for one token ElementWiseMultiply by ones"
             )
-        return found
+        return index
 
     def _perm(self, turn: Kernel) -> tuple[int, ...]:
         return tuple(self._program.source.resolved(turn.nodes[0]).ints("perm"))
 
-    def _counted(self, places: str | None) -> str | None:
-        """The input of one number that a tensor is the sum of, and of a constant that counts."""
-        add = self._uses.maker(places)
+    def _counted(self, positions: str | None) -> str | None:
+        """The input of one number to which a constant that counts is added to make this tensor."""
+        add = self._uses.maker(positions)
         if add is not None and add.op == "ElementWiseMultiply":
             return self._repeated(add)
         if add is None or add.op not in ("ElementWiseAdd", "ElementWiseBinary"):
@@ -179,7 +179,7 @@ class _Search:
         return self._root(start)
 
     def _repeated(self, product: Kernel) -> str | None:
-        """The input of one number that is multiplied by ones: places of one token need no iota."""
+        """The input of one number that is multiplied by ones: the position of one token needs no iota."""
         start, ones = product.nodes[0].inputs[:2]
         stored = self._program.statics.get(ones or "")
         if stored is None or stored.ndim != 4 or stored.shape[3] != 1 or not (stored == 1).all():
@@ -196,7 +196,7 @@ class _Search:
             return None
         return spec.name
 
-    # What holds for each cache, and for all together
+    # Rules for each cache, and for all together
 
     def _check_all_or_none(self, scatters: list[_Scatter]) -> None:
         names = list(dict.fromkeys(found.cache.name for found in scatters))
@@ -237,7 +237,7 @@ class _Search:
         self._check_reader(found)
 
     def _check_new(self, found: _Scatter, head_dim: int) -> None:
-        """New values have to be made by an op where they take more than one tile."""
+        """New values that take more than one tile have to be made by an op."""
         name = found.node.nodes[0].inputs[2] or ""
         maker = self._uses.maker(name)
         while maker is not None and (maker.op == "Reshape" or (maker.op == "Transpose" and found.tokens == 1)):
@@ -281,7 +281,7 @@ class _Search:
         for reader in self._uses.readers(first.index):
             if reader.op != "Reshape" and self._counted(reader.outputs[0]) is None:
                 _unsupported(
-                    f"{first.index!r} is also read by {reader.op} {reader.name!r}; the place of new tokens is"
+                    f"{first.index!r} is also read by {reader.op} {reader.name!r}; the position of new tokens is"
                     f" rounded up to a multiple of {BLOCK}, so nothing else may use it"
                 )
 
@@ -309,7 +309,7 @@ class _Search:
         return result
 
     def _mask(self, found: _Scatter) -> MaskInput | None:
-        """The input that says which places take part, and how."""
+        """The input that says which positions take part, and how."""
         sizes = (found.tokens, _context(found))
         for spec in self._program.inputs:
             if spec.shape[-2:] != sizes or spec.data_format is _NATIVE or spec.dtype.is_float:

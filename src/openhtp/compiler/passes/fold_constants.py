@@ -1,4 +1,4 @@
-"""Compute at compile time what depends on constants only, when the result is small."""
+"""Compute nodes at compile time that depend on constants only, if their results are small."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Array = npt.NDArray[Any]
 
 
 def fold_constants(program: QnnProgram) -> QnnProgram:
-    """Replace nodes on static inputs by their results. Outputs of the graph stay computed, so they have a node.
+    """Replace nodes on static inputs by their results. Outputs of the graph keep their nodes.
 
-    Results are those that the node would have had: float ones are rounded to the graph's precision.
+    Results are those that the node would have computed: floats are rounded to the graph's precision.
     """
     tensors, statics = dict(program.tensors), dict(program.statics)
     current = dataclasses.replace(program, tensors=tensors, statics=statics)
@@ -46,13 +46,13 @@ def fold_constants(program: QnnProgram) -> QnnProgram:
 
 
 def _is_foldable(node: Node) -> bool:
-    given = [spec for spec in node.inputs if spec is not None]
+    inputs = [spec for spec in node.inputs if spec is not None]
     opdef = find_op(node.op)
     work = opdef.work(node)
     return (
         not opdef.random
         # A bias without an encoding takes its scale from other inputs; the engine knows how.
-        and all(spec.quant is not None for spec in given if spec.dtype.is_fixed_point)
+        and all(spec.quant is not None for spec in inputs if spec.dtype.is_fixed_point)
         and all(spec.kind is TensorKind.NATIVE for spec in node.outputs)
         and sum(spec.nbytes for spec in node.outputs) <= _MAX_RESULT_BYTES
         and work.macs + work.vector_ops <= _MAX_VECTOR_OPS
@@ -60,8 +60,8 @@ def _is_foldable(node: Node) -> bool:
 
 
 def _compute(node: Node, precision: FloatPrecision) -> list[Array]:
-    given = [np.zeros(0) if spec is None else _real(spec, node.statics[spec.name]) for spec in node.inputs]
-    results = find_op(node.op).reference(node, given)
+    inputs = [np.zeros(0) if spec is None else _real(spec, node.statics[spec.name]) for spec in node.inputs]
+    results = find_op(node.op).reference(node, inputs)
     return [_stored(spec, result, precision) for spec, result in zip(node.outputs, results, strict=True)]
 
 
@@ -84,11 +84,11 @@ def _stored(spec: TensorSpec, real: Array, precision: FloatPrecision) -> Array:
 
 
 _CONSTANT_KINDS = ("affine", "divide", "image_norm")
-"""Of two that are joined, the later one here counts: it is the dearer."""
+"""Of two kinds that are joined, the later one in this list counts: it is the more expensive."""
 
 
 def join_constants(program: HtpProgram) -> HtpProgram:
-    """Join each chain of ops with constants; conversions may begin one."""
+    """Join each chain of ops with constants; a conversion may begin a chain."""
     return join_chains(program, _grow)
 
 
@@ -96,17 +96,17 @@ def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
     kinds = (kernel.kind, reader.kind)
     if not set(kinds) <= set(_CONSTANT_KINDS) or not find_op(reader.op).affine_by_constant:
         return None
-    # A division of two tensors is of the same kind, but no pass over one of them.
+    # A division of two tensors is of the same kind, but it is no pass over one tensor.
     if len(reader.nodes) != 1 or kernel.outputs[0] not in reader.nodes[0].inputs or "divide" in kinds:
         return None
     return Kernel((*kernel.nodes, *reader.nodes), max(kinds, key=lambda kind: _CONSTANT_KINDS.index(str(kind))))
 
 
-# Drop what no output depends on.
+# Nodes and tensors that no output needs are dropped.
 
 
 def drop_unused(program: QnnProgram) -> QnnProgram:
-    """Keep the nodes that an output needs, the tensors that these touch, and all tensors that the client sees."""
+    """Keep the nodes that an output needs, the tensors of these nodes, and all tensors that the client sees."""
     nodes = needed_nodes(program.nodes, program.output_names)
     touched = {name for node in nodes for name in (*node.inputs, *node.outputs)}
     tensors = {

@@ -1,4 +1,4 @@
-"""Fuse activations into what feeds them: clamps, Prelu, SiLU and, if asked for, others."""
+"""Fuse activations into their producers: clamps, Prelu, SiLU and, if asked for, others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Bounds = tuple[float, float]
 
 
 def fuse_activation(program: HtpProgram) -> HtpProgram:
-    """Merge each clamp (Relu and its family) into its producer, where that takes one and has no other reader.
+    """Merge each clamp (Relu and its family) into its producer, if that takes a clamp and has no other reader.
 
-    The intermediate tensor disappears, and with it one rounding. That is allowed when the intermediate could hold
-    everything that the clamped result can: then the only difference is a result closer to the exact one.
+    The intermediate tensor disappears, and with it one rounding. That is allowed if the intermediate tensor could
+    hold all values of the clamped result: then the only difference is a result closer to the exact one.
     """
     off = program.options.fold_relu_activation_into_conv_off
 
@@ -64,7 +64,7 @@ def _range(spec: TensorSpec, quant: ScaleOffset) -> Bounds:
 
 def _merge(producer: HtpNode, clamp: HtpNode, bounds: Clamp) -> HtpNode:
     work = producer.work
-    # The clamp rides on the producer's output while it is in registers: no bytes of its own.
+    # The clamp works on the producer's output while it is in registers, so it moves no bytes of its own.
     added = Work(work.macs, work.vector_ops + clamp.work.vector_ops, work.bytes_read, clamp.work.bytes_written)
     return dataclasses.replace(
         producer,
@@ -76,7 +76,7 @@ def _merge(producer: HtpNode, clamp: HtpNode, bounds: Clamp) -> HtpNode:
 
 
 def fuse_prelu(program: HtpProgram) -> HtpProgram:
-    """Join each 8-bit convolution with the Prelu that alone reads it, without a rounding in between.
+    """Join each 8-bit convolution with a Prelu that is its only reader, without a rounding in between.
 
     The vendor's library computes the two as one, from the accumulator on. Rounding in between would cost networks
     that are made of such pairs several decibels.
@@ -87,7 +87,7 @@ def fuse_prelu(program: HtpProgram) -> HtpProgram:
         if (conv.op, prelu.op) != ("Conv2d", "Prelu") or conv.clamp is not None:
             return None
         between = program.tensors[conv.outputs[0]]
-        # It is the input alone: as slopes, too, it would be read as it is stored.
+        # The tensor must be the input only: if it were the slopes, too, it would be read in its stored form.
         if prelu.inputs[0] != between.name or prelu.inputs.count(between.name) != 1:
             return None
         eight_bits = between.dtype.is_fixed_point and between.dtype.bits == 8
@@ -99,7 +99,7 @@ def fuse_prelu(program: HtpProgram) -> HtpProgram:
 
 
 def fuse_silu(program: HtpProgram) -> HtpProgram:
-    """Join each Sigmoid with the product of it and its input: one look-up."""
+    """Join each Sigmoid with the product of its result and its input: one look-up."""
     return join_chains(program, _grow_silu)
 
 
@@ -115,7 +115,7 @@ _ACTIVATIONS = ("unary", "silu", "prelu", "clamp")
 
 
 def fuse_advanced(program: HtpProgram) -> HtpProgram:
-    """If asked for, join each op with weights and the activation that alone reads it. All results are rounded."""
+    """On request, join each op with weights and an activation that is its only reader. All results are rounded."""
     return join_chains(program, _grow_advanced) if program.options.advanced_activation_fusion else program
 
 

@@ -1,10 +1,10 @@
 """Attention masks: ``Softmax(Select(keep, x, ReduceMin(x) + B))`` in fixed point is computed as one op.
 
-The HTP recognises this when B is -20 or less, so that what is masked out cannot matter. Between Select and Softmax
-a graph needs an encoding that reaches down to B and has little left for x; the op in one piece (``SelectSoftmax``)
-reads x with its own encoding, and what is masked out is exactly 0.
+The HTP recognises this when B is -20 or less, so that masked elements cannot matter. Between Select and Softmax a
+graph needs an encoding that reaches down to B and has little left for x. The op in one piece (``SelectSoftmax``)
+reads x with its own encoding, and masked elements are exactly 0.
 
-The portable program keeps the ops of QNN's list: the vendor's library takes those, and recognises them for itself.
+The portable program keeps the ops of QNN's list: the vendor's library takes those, and recognises them by itself.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from openhtp.ir.graph import QnnNode
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel
 
 HIGHEST_B = -20.0
-# Of ElementWiseBinary's operations.
+# One of ElementWiseBinary's operations.
 _ADD = 0
 _MASKS = (DType.BOOL_8, DType.UFIXED_POINT_8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Masked:
-    """A softmax that is recognised, and the kernels that it then may do without."""
+    """A masked softmax, and the kernels that it may replace."""
 
     softmax: HtpNode
     parts: tuple[Kernel, ...]
 
 
 def fuse_masked_softmax(program: HtpProgram) -> HtpProgram:
-    """Compute every masked softmax as one op, and drop what then nobody reads."""
+    """Compute every masked softmax as one op, and drop kernels that are then unused."""
     pattern = _Pattern(program)
     softmaxes = {
         kernel.name: masked for kernel in program.kernels if (masked := pattern.match(kernel)) is not None
@@ -51,10 +51,10 @@ def fuse_masked_softmax(program: HtpProgram) -> HtpProgram:
     counted = {kernel.name for kernel in kept}
     for index, kernel in enumerate(kept):
         if kernel.name in softmaxes:
-            # A part that two of them share counts as the first one's.
-            gone = [part for part in softmaxes[kernel.name].parts if part.name not in counted]
-            counted.update(part.name for part in gone)
-            sources = kernel.sources + tuple(name for part in gone for name in part.sources)
+            # A part that two softmaxes share counts as the first one's.
+            dropped = [part for part in softmaxes[kernel.name].parts if part.name not in counted]
+            counted.update(part.name for part in dropped)
+            sources = kernel.sources + tuple(name for part in dropped for name in part.sources)
             kept[index] = Kernel((dataclasses.replace(kernel.nodes[0], sources=sources),))
     return dataclasses.replace(program, kernels=tuple(kept))
 
@@ -75,15 +75,15 @@ class _Pattern:
         if node.op != "Softmax" or not result.dtype.is_fixed_point or result.dtype.signed:
             return None
         self._parts = {}
-        params, given = self._program.source.resolved(node).params, self._spec(node.inputs[0])
-        select = self._maker(given, "ElementWiseSelect")
-        if given is None or select is None or params["axis"] != given.rank - 1 or params["beta"] != 1.0:
+        params, masked = self._program.source.resolved(node).params, self._spec(node.inputs[0])
+        select = self._maker(masked, "ElementWiseSelect")
+        if masked is None or select is None or params["axis"] != masked.rank - 1 or params["beta"] != 1.0:
             return None
         keep, x, low = (self._spec(name) for name in select.inputs)
         if keep is None or x is None or keep.dtype not in _MASKS or not self._is_below(low, x):
             return None
         x = self._before_conversion(x)
-        if x.dtype != result.dtype or x.shape != given.shape:
+        if x.dtype != result.dtype or x.shape != masked.shape:
             return None
         call = QnnNode("SelectSoftmax", node.name, (x.name, keep.name), node.outputs)
         return _Masked(htp_node(self._program.source, call, node.sources), tuple(self._parts.values()))
@@ -103,7 +103,7 @@ class _Pattern:
         return None if spec is None else self._taken(self._before_conversion(spec), *ops)
 
     def _before_conversion(self, spec: TensorSpec) -> TensorSpec:
-        """The tensor that this one is, before it was given another encoding."""
+        """The tensor from which this one was made by a change of encoding, or this one."""
         while (convert := self._taken(spec, "Convert")) is not None:
             source = self._spec(convert.inputs[0])
             if source is None or not source.dtype.is_fixed_point:
@@ -112,7 +112,7 @@ class _Pattern:
         return spec
 
     def _is_below(self, low: TensorSpec | None, x: TensorSpec) -> bool:
-        """Whether a tensor is the least of each row of x, plus a constant that is low enough."""
+        """Whether a tensor is the minimum of each row of x, plus a constant that is low enough."""
         program = self._program.source
         add = self._maker(low, "ElementWiseAdd", "ElementWiseBinary")
         if add is None or program.resolved(add).params.get("operation", _ADD) != _ADD:

@@ -1,4 +1,4 @@
-"""A chain of transposes and reshapes is one movement."""
+"""Join chains of transposes and reshapes: each chain is one movement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMAGE_SIDE = 32
 
 
 def join_rearranging(program: HtpProgram) -> HtpProgram:
-    """Join each chain of such ops. It moves data if any of them does; turning an input image is its own kind."""
+    """Join each chain of such ops. It moves data if any op does; turning an input image is a kind of its own."""
     program = join_chains(program, _grow)
     kernels = tuple(dataclasses.replace(kernel, kind=_kind(kernel, program)) for kernel in program.kernels)
     return dataclasses.replace(program, kernels=kernels)
@@ -35,7 +35,7 @@ def _kind(kernel: Kernel, program: HtpProgram) -> str | None:
 def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
     if kernel.op not in _REARRANGING or reader.op not in _REARRANGING:
         return None
-    # A change of shape may come first: it is the one that moves data that counts.
+    # A change of shape may come first: the op that moves data decides the kind.
     kind = max(kernel.kind, reader.kind, key=lambda kind: _MOVING.index(kind or "reshape"))
     return Kernel((*kernel.nodes, *reader.nodes), kind)
 
@@ -56,13 +56,13 @@ def _turns_image(kernel: Kernel, program: HtpProgram) -> bool:
 
 
 _MOST = 1 << 22
-"""Elements that are followed one by one; larger chains are taken as their parts say."""
+"""The most elements that are followed one by one; the kind of a larger chain is that of its parts."""
 
 
 def net_kind(calls: Sequence[OpCall]) -> str | None:
-    """``reshape`` if all elements end up in the order in which they were, ``permute`` if rows of 32 stay together.
+    """``reshape`` if all elements end up in their original order, ``permute`` if rows of 32 stay together.
 
-    None where the chain is too large to be looked at, or moves single elements.
+    None if the chain is too large to be followed, or moves single elements.
     """
     source = calls[0].inputs[0]
     if source is None or source.elements > _MOST:

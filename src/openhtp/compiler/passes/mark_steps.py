@@ -1,4 +1,4 @@
-"""Where a program may yield: after every kernel that keeps a unit busy, and between the tiles of one."""
+"""Marks where a program may yield: after every kernel that keeps a unit busy, and between its tiles."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from openhtp.program.htp_program import HtpProgram, Kernel, Step
 
 
 def mark_steps(program: HtpProgram) -> HtpProgram:
-    """Cut the kernels into steps. Kernels that take no time go with the next one, at the end with the last."""
-    ends = [place + 1 for place, kernel in enumerate(program.kernels) if kernel.units]
+    """Cut the kernels into steps. Kernels that take no time join the next step; at the end, the last step."""
+    ends = [index + 1 for index, kernel in enumerate(program.kernels) if kernel.units]
     ends[-1] = len(program.kernels)
     steps = tuple(
         Step(begin, end, _tile_ends(program, program.kernels[end - 1]))

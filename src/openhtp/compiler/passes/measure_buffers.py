@@ -1,4 +1,4 @@
-"""How large each tensor between kernels is, and how long it is needed."""
+"""Measures the size and the lifetime of each tensor between kernels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from openhtp.program.htp_program import Buffer, HtpProgram
 
 
 def measure_buffers(program: HtpProgram) -> HtpProgram:
-    """Give every tensor that a kernel leaves to another, or to the client, a buffer with its lifetime."""
+    """Give every tensor that a kernel passes to another, or to the client, a buffer with its lifetime."""
     end = len(program.kernels) - 1
     first = dict.fromkeys((spec.name for spec in program.inputs), 0)
     last = dict(first)
-    for place, kernel in enumerate(program.kernels):
-        last.update((name, place) for name in kernel.inputs if name not in program.statics)
+    for index, kernel in enumerate(program.kernels):
+        last.update((name, index) for name in kernel.inputs if name not in program.statics)
         for name in kernel.outputs:
-            first[name] = last[name] = place
+            first[name] = last[name] = index
     last.update((spec.name, end) for spec in program.outputs)
     half = program.options.precision is FloatPrecision.FLOAT16
     buffers = tuple(

@@ -1,4 +1,4 @@
-"""At the highest level of optimization kernels run in an order that spills less, where there is one."""
+"""At the highest level of optimization, kernels run in an order that spills less, if one is found."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def order_kernels(program: HtpProgram) -> HtpProgram:
     makers = {name: index for index, kernel in enumerate(program.kernels) for name in kernel.outputs}
     needs = [tuple(makers[name] for name in kernel.inputs if name in makers) for kernel in program.kernels]
     order = ordered_for_memory(sizes_of(program), needs)
-    moved = dataclasses.replace(program, kernels=tuple(program.kernels[index] for index in order))
-    return moved if _spilled(moved, vtcm_bytes) < before else program
+    reordered = dataclasses.replace(program, kernels=tuple(program.kernels[index] for index in order))
+    return reordered if _spilled(reordered, vtcm_bytes) < before else program
 
 
 def _spilled(program: HtpProgram, vtcm_bytes: int) -> int:
@@ -35,9 +35,9 @@ def _spilled(program: HtpProgram, vtcm_bytes: int) -> int:
 
 
 def ordered_for_memory(kernels: Sequence[KernelSize], needs: Sequence[tuple[int, ...]]) -> list[int]:
-    """Numbers of the kernels in an order in which each comes after all that it ``needs``.
+    """Numbers of the kernels in an order in which each comes after all kernels that it ``needs``.
 
-    Of those that could run, the one goes first that makes least more than it frees; the earlier one if several do.
+    Of the kernels that could run, the one with the least growth of memory goes first, the earlier of equals.
     """
     readers: list[list[int]] = [[] for _ in kernels]
     waiting = [len(set(each)) for each in needs]

@@ -1,6 +1,6 @@
-"""What lies where in VTCM, and what has to go to DDR and back. Pure functions on sizes of kernels.
+"""The placement of data in VTCM, and the transfers to DDR and back. Pure functions on sizes of kernels.
 
-Knows sizes, lifetimes and the VTCM's capacity; must not know ops, rates or clocks. ``arena.py`` gives out ranges,
-``strips`` says how small a kernel's pieces are, ``spill.py`` walks the kernels and evicts, ``weights.py`` lays out
-what is fetched ahead, ``order.py`` reorders; start at ``place.py``, which calls them.
+Knows sizes, lifetimes and the VTCM's capacity; must not know ops, rates or clocks. ``spill.py`` gives out ranges,
+walks the kernels and evicts. Start at ``place.py``, which cuts kernels into tiles, lays out the weights that are
+fetched ahead, and calls the walk.
 """

@@ -1,4 +1,4 @@
-"""From sizes of kernels to what lies where: tile, lay out weights, walk and spill."""
+"""Turns sizes of kernels into a placement: tile, lay out weights, walk and spill."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from openhtp.core.precision import NumberFormat
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.placement import DmaTransfer, Move, Placed, Placement, RangeRole
 
-# Weights are fetched ahead of their kernel into a ring at the end of VTCM: as far ahead as it holds them.
+# Weights are fetched ahead of their kernel into a ring at the end of VTCM, as far ahead as the ring has room.
 
 
 RING_SHARE = 0.5
-"""Of the VTCM, at most."""
+"""The ring's share of the VTCM, at most."""
 
 
 def ring_bytes(weights: Sequence[int], vtcm_bytes: int, share: float = RING_SHARE) -> int:
-    """How large the ring is: all weights at most, and never more than its share."""
+    """The size of the ring: large enough for all weights, but never more than its share."""
     whole = sum(aligned(nbytes) for nbytes in weights)
     return min(whole, aligned(int(vtcm_bytes * share)) - ALIGNMENT)
 
@@ -33,21 +33,21 @@ def lay_out(weights: Sequence[int], ring: int, offset: int) -> tuple[list[Placem
     placements: list[Placement] = []
     free_after = [-1] * len(weights)
     head = 0
-    for place, nbytes in enumerate(weights):
+    for index, nbytes in enumerate(weights):
         if not nbytes:
             continue
         size = min(aligned(nbytes), ring)
         if head + size > ring:
             head = 0
         begin, head = offset + head, head + size
-        # Of those whose place it takes, the one that was laid out last is the last to be used, too.
+        # Of the weights whose range it takes, those laid out last are also used last.
         blocking = (
             each.maker
             for each in reversed(placements)
             if each.offset < begin + size and begin < each.offset + each.nbytes
         )
-        free_after[place] = next(blocking, -1)
-        placements.append(Placement(place, RangeRole.WEIGHTS, begin, size, free_after[place] + 1, place))
+        free_after[index] = next(blocking, -1)
+        placements.append(Placement(index, RangeRole.WEIGHTS, begin, size, free_after[index] + 1, index))
     return placements, free_after
 
 
@@ -55,14 +55,14 @@ TILE_BYTES = 64 * 1024
 """A piece of a kernel is about this large: small enough to overlap the units, large enough to keep them busy."""
 MOST_TILES = 16
 DEFAULT_LEVEL = 2
-"""Of optimization, as the option has it."""
+"""The default of the option for the level of optimization."""
 _WORKING_SHARE = 0.25
-"""Of the VTCM, for two pieces under way of one kernel (the document: twice the strips fit into half of it)."""
+"""The share of the VTCM for two pieces of one kernel (the document: twice the strips fit into half of it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How placing goes about it: how tiles are cut, which hole is taken, how much weights may have ahead."""
+    """A way of placing: the size of tiles, the choice of a hole, and the share of weights fetched ahead."""
 
     tile_bytes: int | None = TILE_BYTES
     best_fit: bool = True
@@ -70,14 +70,14 @@ class Effort:
 
 
 EFFORTS = {
-    # Only what does not fit is cut, and the first hole is taken.
+    # Only kernels that do not fit are cut, and the first hole is taken.
     1: (Effort(tile_bytes=None, best_fit=False),),
     2: tuple(Effort(ring_share=share) for share in (0.5, 0.25, 0.125)),
     3: tuple(
         Effort(best_fit=fit, ring_share=share) for share in (0.5, 0.375, 0.25, 0.125) for fit in (True, False)
     ),
 }
-"""What each level of optimization tries: the way that moves the fewest bytes is kept, of equals the first."""
+"""The ways that a level of optimization tries. The one that moves the fewest bytes wins; of equals, the first."""
 THOROUGH = 3
 """The level at which all ways are kept, so that a cost model may choose the fastest."""
 
@@ -85,7 +85,7 @@ THOROUGH = 3
 def placements(
     kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], vtcm_bytes: int, level: int = DEFAULT_LEVEL
 ) -> list[Placed]:
-    """The ways to place the kernels among which to choose by their time: one, but for the highest level."""
+    """The placements among which to choose by time: one, except at the highest level."""
     chosen = place(kernels, formats, vtcm_bytes, level)
     if level < THOROUGH:
         return [chosen]
@@ -96,16 +96,16 @@ def placements(
 def place(
     kernels: Sequence[KernelSize], formats: Sequence[NumberFormat], vtcm_bytes: int, level: int = DEFAULT_LEVEL
 ) -> Placed:
-    """Tile every kernel and place what it needs, in the order that the kernels have."""
-    found = None
+    """Tile every kernel and place its data, in the order of the kernels."""
+    best = None
     for effort in EFFORTS[level]:
         tried = _place(kernels, formats, vtcm_bytes, effort)
-        if found is None or spilled_bytes(tried) < spilled_bytes(found):
-            found = tried
-        if not spilled_bytes(found):
+        if best is None or spilled_bytes(tried) < spilled_bytes(best):
+            best = tried
+        if not spilled_bytes(best):
             break
-    assert found is not None
-    return found
+    assert best is not None
+    return best
 
 
 def spilled_bytes(placed: Placed) -> int:
@@ -141,7 +141,7 @@ def _place(
 
 
 def tiles_of(touched: int, strips: int, vtcm_bytes: int, tile_bytes: int | None = TILE_BYTES) -> int:
-    """Pieces of a kernel that touches so many bytes and can be cut into so many strips."""
+    """The number of pieces of a kernel that touches ``touched`` bytes and can be cut into ``strips``."""
     needed = -(-touched // max(1, int(vtcm_bytes * _WORKING_SHARE / 2)))
     wanted = min(MOST_TILES, -(-touched // tile_bytes)) if tile_bytes else 1
     return max(1, min(strips, max(needed, wanted)))
@@ -162,9 +162,9 @@ def _lump(kernel: KernelSize, form: NumberFormat, touched: int, tiles: int, vtcm
 
 
 def vtcm_peak_bytes(program: HtpProgram) -> int:
-    """The most bytes in VTCM at once, at most what the graph has of it.
+    """The most bytes in VTCM at once, at most the graph's share of it.
 
-    Where several placements are left to choose from, that of the one with the most: any of them may be chosen.
+    Where several placements are left to choose from, the largest counts: any of them may be chosen.
     """
     sizes = sizes_of(program)
     formats = [size.precision or NumberFormat.FLOAT for size in sizes]

@@ -1,8 +1,8 @@
-"""The walk through the kernels: results are put into VTCM, and where there is no room, others go to DDR.
+"""The walk through the kernels: results are put into VTCM, and older results go to DDR to make room.
 
-What is needed last goes first. A result that does not fit even alone stays in part: the rest passes through
-strips, written to DDR as it is made and read back by each of its readers. But where the very next kernel is the
-only reader, and both are computed strip by strip, the strips are handed over: nothing has to leave VTCM.
+The result that is needed last goes first. A result that does not fit even alone stays in part. The rest passes
+through strips: it is written to DDR when it is made, and read back by each reader. But if the very next kernel is
+the only reader, and both are computed strip by strip, the strips are handed over and nothing leaves VTCM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openhtp.program.placement import DmaTransfer, Move, Placement, RangeRole
 class Lump:
     """A kernel as the walk sees it: bytes of its result, whose results it reads, what the client wrote or reads.
 
-    ``strip`` is what one piece of it needs of VTCM, twice: one is worked on while another moves.
+    ``strip`` is the VTCM that two pieces of it need: one is worked on while another moves.
     """
 
     nbytes: int
@@ -80,7 +80,7 @@ class _Walk:
         return Walked(self._placements, self._transfers, self._handed_over)
 
     def _strips(self, place: int, lump: Lump) -> _Resident | None:
-        """Room for the pieces under way, which is always found: strips are small against VTCM."""
+        """Find room for the pieces under way. There always is some: strips are small compared with VTCM."""
         size = aligned(lump.strip)
         if not size:
             return None
@@ -97,7 +97,7 @@ class _Walk:
         self._placements.append(Placement(place, RangeRole.STRIP, strips.offset, strips.nbytes, place, place))
 
     def _fill(self, place: int, maker: int) -> None:
-        """Bring what is read: back whole where there is room and another reader to come, otherwise in strips."""
+        """Bring an input back: whole if there is room and another reader to come, otherwise in strips."""
         if maker in self._handed_over:
             return
         whole = self._lumps[maker].nbytes
@@ -136,7 +136,7 @@ class _Walk:
         return not any(lump.nbytes or lump.reads for lump in self._lumps[place + 1 : uses[0]])
 
     def _make_room(self, size: int, place: int, keep: tuple[int, ...]) -> int | None:
-        """A range of so many bytes, others evicted if need be: those first that are needed last."""
+        """A range of ``size`` bytes. Evicts other results if necessary, first those that are needed last."""
         offset = self._arena.take(size)
         if offset is not None:
             return offset
@@ -153,7 +153,7 @@ class _Walk:
         here = self._here[maker]
         whole = self._lumps[maker].nbytes
         self._move(place, maker, Move.SPILL, max(0, whole - here.in_ddr))
-        # The kernel that runs now is the one that takes the place, so the range was its owner's until before it.
+        # The present kernel takes the range, so its owner had it until the kernel before.
         self._leave(maker, place - 1)
 
     def _leave(self, maker: int, last: int) -> None:

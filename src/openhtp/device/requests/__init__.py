@@ -1,7 +1,7 @@
-"""What a client may ask for: for each message its one handler, in files by subject.
+"""The requests of clients: one handler for each message, in files by subject.
 
-Knows messages, and what the device does about each. Must not know sockets: what a request needs of the connection
-that it came on is ``Host``. Start at ``table.py``. A new request is its message class in ``rpc/messages.py`` and
+Knows messages and the device's reaction to each. Must not know sockets: a handler sees its connection only as
+``Host``. Start at ``table.py``. A new request is its message class in ``rpc/messages.py`` and
 its handler here.
 """
 

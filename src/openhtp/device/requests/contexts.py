@@ -1,4 +1,4 @@
-"""Contexts come and go, with the memory that clients share, and how urgent what is in them is."""
+"""Requests about contexts: create and free them, share memory with them, set priorities."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @handles(ms.CreateContext)
 def create(asked: Asked, request: ms.CreateContext) -> ms.Reply:
-    """A context with nothing in it."""
+    """Create an empty context."""
     return ms.Reply(value=open_context(asked, request).number)
 
 
 def open_context(asked: Asked, request: ms.CreateContext) -> DeviceContext:
-    """Make it, or raise what is wrong with it."""
+    """Create a context, or raise if its options are wrong."""
     if not 1 <= request.queue_depth <= MAX_QUEUE_DEPTH:
         raise InvalidArgument(
             f"queue depth {request.queue_depth}; expected 1 to {MAX_QUEUE_DEPTH}",
@@ -46,7 +46,7 @@ def open_context(asked: Asked, request: ms.CreateContext) -> DeviceContext:
 
 
 def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> DeviceGroup:
-    """A group of its own, or one that another context began, or that of its list."""
+    """A new group, one that another context began, or the group of the context's list."""
     backup = asked.session.ledger.backup_bytes
     if wanted.list is not None:
         groups = asked.session.groups
@@ -66,8 +66,8 @@ def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> Device
         )
     if wanted.nbytes and wanted.nbytes != group.spill.nbytes:
         raise InvalidArgument(
-            f"max_spill_fill_buffer is {wanted.nbytes}, that of the group {group.spill.nbytes}; repeat it or leave"
-            " it out",
+            f"max_spill_fill_buffer is {wanted.nbytes}, that of the group {group.spill.nbytes}; give the group's"
+            " size or none",
             st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
         )
     _check_priority(group, priority)
@@ -75,7 +75,7 @@ def _group(asked: Asked, number: int, wanted: ms.Group, priority: int) -> Device
 
 
 def check_group_priority(context: DeviceContext, priorities: Sequence[int]) -> None:
-    """Refuse what would be of another priority than the group of its context."""
+    """Refuse priorities other than that of the context's group."""
     for priority in priorities:
         _check_priority(context.group, priority)
 
@@ -92,13 +92,13 @@ def _check_priority(group: DeviceGroup | None, priority: int) -> None:
 
 @handles(ms.FreeContext)
 def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
-    """A context goes."""
+    """Free a context."""
     close_context(asked.core, find(asked.session.contexts, request.context, "context"))
     return ms.Reply()
 
 
 def close_context(core: DeviceCore, context: DeviceContext) -> None:
-    """With all that is in it and all that was to come."""
+    """Close a context with all its graphs and memory, and cancel its tasks."""
     session = context.session
     core.stage(session, busy=True)
     before = session.ledger.weights
@@ -123,7 +123,7 @@ def close_context(core: DeviceCore, context: DeviceContext) -> None:
 
 @handles(ms.SetContextPriority)
 def set_priority(asked: Asked, request: ms.SetContextPriority) -> ms.Reply:
-    """Of all graphs of a context."""
+    """Set the priority of all graphs of a context."""
     context = find(asked.session.contexts, request.context, "context")
     check_group_priority(context, [request.priority])
     _change(asked, list(context.graphs.values()), request.priority, st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT)
@@ -133,7 +133,7 @@ def set_priority(asked: Asked, request: ms.SetContextPriority) -> ms.Reply:
 
 @handles(ms.SetPriority)
 def set_graph_priority(asked: Asked, request: ms.SetPriority) -> ms.Reply:
-    """Of one graph."""
+    """Set the priority of one graph."""
     graph = find(asked.session.graphs, request.graph, "graph")
     check_group_priority(graph.context, [request.priority])
     _change(asked, [graph], request.priority, st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
@@ -142,7 +142,7 @@ def set_graph_priority(asked: Asked, request: ms.SetPriority) -> ms.Reply:
 
 @handles(ms.SetHvxThreads)
 def set_hvx_threads(asked: Asked, request: ms.SetHvxThreads) -> ms.Reply:
-    """Of one graph."""
+    """Set the HVX threads of one graph."""
     graph, loop = find(asked.session.graphs, request.graph, "graph"), asked.core.loop
     with error_context(graph=graph.name):
         if graph.started:
@@ -172,7 +172,7 @@ def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int, 
 
 @handles(ms.RegisterMemory, takes_descriptor=True)
 def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
-    """Map it, if the session may hold as much."""
+    """Map memory, if the session may hold that much."""
     context = find(asked.session.contexts, request.context, "context")
     buffer = asked.memory(request.nbytes)
     number = asked.core.new_number()
@@ -186,6 +186,6 @@ def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
 
 @handles(ms.DeregisterMemory)
 def deregister(asked: Asked, request: ms.DeregisterMemory) -> ms.Reply:
-    """Unmap it."""
+    """Unmap memory."""
     asked.session.unmap(request.memory)
     return ms.Reply()

@@ -1,4 +1,4 @@
-"""Clients come in, and ask about the device as a whole: what is on it, what it recorded, and faults to order."""
+"""Requests about the device as a whole: connect, describe, record, inject faults, shut down."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def description(core: DeviceCore) -> dict[str, object]:
 
 @handles(ms.Inspect)
 def describe(asked: Asked, request: ms.Inspect) -> ms.Reply:
-    """All sessions, for any client."""
+    """Describe all sessions, for any client."""
     library = {} if asked.core.library is None else asked.core.library.describe()
     return ms.Reply(info=description(asked.core) | library)
 
@@ -52,13 +52,13 @@ def set_trace(asked: Asked, request: ms.SetTrace) -> ms.Reply:
 
 @handles(ms.ReadTrace)
 def read_trace(asked: Asked, request: ms.ReadTrace) -> SharedBuffer:
-    """What was recorded, and no longer is."""
+    """Take the records out of the recording."""
     return SharedBuffer.holding([asked.core.recording.take()])
 
 
 @handles(ms.Inject)
 def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
-    """Stand still or go on, or let the next execution of a graph fail after a step."""
+    """Hold or resume executions, or let the next execution of a graph fail after a step."""
     session, loop, reach = asked.session, asked.core.loop, asked.core.faults
     if reach is FaultReach.NOBODY:
         raise UnsupportedFeature(
@@ -74,10 +74,10 @@ def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
     if reach is FaultReach.DEVICE:
         loop.held = request.hold
         return ms.Reply()
-    # A job that was started and stands still would keep the resources from everyone: here, none is started.
+    # A job that has started and stands still would block the resources for everyone. So no job is started here.
     session.held = request.hold
     for number, graph in list(session.graphs.items()):
-        if graph.switch is None:  # otherwise it is held anyway
+        if graph.switch is None:  # a switched graph is held by its switcher
             loop.handle(HoldChanged(t=loop.clock.now(), client=number, held=request.hold))
     for context in session.contexts.values():
         if context.switcher is not None:
@@ -87,7 +87,7 @@ def inject_fault(asked: Asked, request: ms.Inject) -> ms.Reply:
 
 @handles(ms.Hello, sender=Sender.STRANGER, takes_descriptor=True)
 def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
-    """A client comes. One of another version is told so, and may go."""
+    """Let a client in. A client of another version receives an error that says so."""
     if request.version != ms.PROTOCOL_VERSION:
         status = st.QNN_COMMON_ERROR_INCOMPATIBLE_BINARIES
         return ms.Reply(
@@ -105,13 +105,13 @@ def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
 
 @handles(ms.AddDuct, sender=Sender.CONNECTION, takes_descriptor=True)
 def add_duct(asked: Asked, request: ms.AddDuct) -> ms.Reply:
-    """A thread of the client's wants a socket of its own."""
+    """Add a socket for one of the client's threads."""
     asked.host.add_duct(asked.descriptor())
     return ms.Reply()
 
 
 @handles(ms.Shutdown, sender=Sender.CONNECTION)
 def shut_down(asked: Asked, request: ms.Shutdown) -> ms.Reply:
-    """The device is no longer wanted."""
+    """Shut the device down."""
     asked.host.stop(now=request.now)
     return ms.Reply()

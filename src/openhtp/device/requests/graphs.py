@@ -1,4 +1,4 @@
-"""What executions run: graphs, which are made ready by a task, and apps, which compute nothing."""
+"""Requests about what executions run: graphs, which a task makes ready, and apps, which compute nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @handles(ms.LoadGraphs, takes_descriptor=True)
 def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
-    """Graphs of one binary, which share what they have in common."""
+    """Load graphs of one binary, which share their common data."""
     core, session, opening = asked.core, asked.session, request.opening
     with contextlib.ExitStack() as undoing:
         if opening is None:
@@ -74,7 +74,7 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
 
 
 def _sent(asked: Asked, request: ms.LoadGraphs) -> BinaryFile | LentGraph:
-    """What the graphs are loaded from."""
+    """The source that the graphs are loaded from."""
     if request.lent:
         return LentGraph(asked.session.lent(request.lent))
     file = BinaryFile(asked.first_descriptor(len(request.external)))
@@ -87,11 +87,11 @@ def _sent(asked: Asked, request: ms.LoadGraphs) -> BinaryFile | LentGraph:
 
 
 def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile | LentGraph) -> None:
-    """Refuse what cannot be loaded, before anybody works at it."""
+    """Refuse graphs that cannot be loaded, before any work is done for them."""
     if request.lent and (request.options.switching or request.external):
         raise ProtocolError("a graph that is lent is one graph, whole and not switched")
     if request.external and request.options.switching:
-        raise InvalidArgument("graphs of a binary in buffers of the client's cannot be switched")
+        raise InvalidArgument("graphs of a binary in the client's buffers cannot be switched")
     if request.nbytes <= 0:
         raise ProtocolError(f"graphs of {request.nbytes} bytes")
     if request.nbytes > file.nbytes:
@@ -105,7 +105,7 @@ def _check(request: ms.LoadGraphs, context: DeviceContext, file: BinaryFile | Le
 
 
 def _close_opened(core: DeviceCore, context: DeviceContext) -> None:
-    """A context that was made for graphs that could not be loaded; its client may have freed it, or gone."""
+    """Close a context whose graphs could not be loaded, unless its client has freed it or gone."""
     if context.session.contexts.get(context.number) is context:
         close_context(core, context)
 
@@ -120,11 +120,11 @@ def loaded(
 ) -> ms.Reply:
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
     session, held = context.session, room.held
-    graphs = [_graph(core.new_number(), context, made, held) for made in ready]
+    graphs = [_graph(core.new_number(), context, source, held) for source in ready]
     context.weights.append(held)
     try:
-        for graph, made, asks in zip(graphs, ready, wanted, strict=True):
-            _add(core, graph, made.info.options, asks)
+        for graph, source, asks in zip(graphs, ready, wanted, strict=True):
+            _add(core, graph, source.info.options, asks)
         if isinstance(room, SwitchedRoom):
             room.begin(core, graphs, ready, done)
     except QnnError:
@@ -141,16 +141,16 @@ def loaded(
     return ms.Reply(
         value=context.number,
         graphs=[
-            ms.ReadyGraph(graph=graph.number, steps=graph.steps, prepared=made.program is None)
-            for graph, made in zip(graphs, ready, strict=True)
+            ms.ReadyGraph(graph=graph.number, steps=graph.steps, prepared=source.program is None)
+            for graph, source in zip(graphs, ready, strict=True)
         ],
     )
 
 
-def _graph(number: int, context: DeviceContext, made: Ready, held: HeldMemory) -> DeviceGraph:
-    can_change = made.info.updateables and isinstance(made.loaded, (UpdateableProgram, Unloaded))
+def _graph(number: int, context: DeviceContext, ready: Ready, held: HeldMemory) -> DeviceGraph:
+    can_change = ready.info.updateables and isinstance(ready.loaded, (UpdateableProgram, Unloaded))
     kind = UpdateableGraph if can_change else DeviceGraph
-    return kind(number, context, made.info, made.loaded, made.program, held)
+    return kind(number, context, ready.info, ready.loaded, ready.program, held)
 
 
 def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms.WantedGraph) -> None:
@@ -173,7 +173,7 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms
 
 @handles(ms.FreeGraphs)
 def free(asked: Asked, request: ms.FreeGraphs) -> ms.Reply:
-    """Graphs that nobody wants, because the call that had them loaded was interrupted."""
+    """Free graphs that nobody wants, because the call that loaded them was interrupted."""
     session = asked.session
     context = find(session.contexts, request.context, "context")
     for graph in [find(context.graphs, number, "graph") for number in dict.fromkeys(request.graphs)]:
@@ -187,7 +187,7 @@ def free(asked: Asked, request: ms.FreeGraphs) -> ms.Reply:
 
 @handles(ms.Cancel)
 def cancel(asked: Asked, request: ms.Cancel) -> ms.Reply:
-    """Slow work of this client's; that it may be over already is no mistake."""
+    """Cancel slow work for this client; work that is already over is no mistake."""
     for task in asked.session.tasks:
         if task.request == request.request:
             task.cancel(Aborted(f"{task.what} was cancelled", st.QNN_CONTEXT_ERROR_ABORTED))
@@ -196,7 +196,7 @@ def cancel(asked: Asked, request: ms.Cancel) -> ms.Reply:
 
 @handles(ms.PackGraph)
 def pack(asked: Asked, request: ms.PackGraph) -> Task[SharedBuffer | None]:
-    """A graph as it is stored, with what makes it ready quickly."""
+    """Pack a graph for storage, in a form that is quickly made ready."""
     graph = find(asked.session.graphs, request.graph, "graph")
     target, program = asked.core.target, graph.program if isinstance(graph, DeviceGraph) else None
 
@@ -214,7 +214,7 @@ def pack(asked: Asked, request: ms.PackGraph) -> Task[SharedBuffer | None]:
 
 @handles(ms.ExportBinary)
 def export_binary(asked: Asked, request: ms.ExportBinary) -> Task[SharedBuffer]:
-    """All graphs of a context, compiled together and saved by the vendor's library."""
+    """Have the vendor's library compile all graphs of a context together and save them."""
     library, context = asked.library, find(asked.session.contexts, request.context, "context")
     programs = [graph.program for graph in context.graphs.values() if isinstance(graph, DeviceGraph)]
     known = [program for program in programs if program is not None]
@@ -229,7 +229,7 @@ def export_binary(asked: Asked, request: ms.ExportBinary) -> Task[SharedBuffer]:
 
 @handles(ms.ImportBinary, takes_descriptor=True)
 def import_binary(asked: Asked, request: ms.ImportBinary) -> Task[SharedBuffer]:
-    """What the vendor's library saved, in a binary of ours."""
+    """Turn a binary of the vendor's library into one of ours."""
     library, file = asked.library, BinaryFile(asked.descriptor())
 
     def work(task: Task[SharedBuffer]) -> SharedBuffer:
@@ -237,12 +237,12 @@ def import_binary(asked: Asked, request: ms.ImportBinary) -> Task[SharedBuffer]:
             graphs = library.import_binary(bytes(file.source.read(0, file.source.nbytes)))
         return SharedBuffer.holding(pack_graphs(graphs, BinaryInfo()))
 
-    return Task("importing", asked.session, work=work, finish=lambda made: made, discard=SharedBuffer.close)
+    return Task("importing", asked.session, work=work, finish=lambda binary: binary, discard=SharedBuffer.close)
 
 
 @handles(ms.AddApp)
 def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
-    """A client of the scheduler's that is no graph."""
+    """Add an app: a client of the scheduler that is no graph."""
     asked.refuse_library("apps are modelled, and it only computes")
     context = find(asked.session.contexts, request.context, "context")
     core = asked.core
@@ -268,7 +268,7 @@ def add_app(asked: Asked, request: ms.AddApp) -> ms.Reply:
 
 @handles(ms.SetPace)
 def set_pace(asked: Asked, request: ms.SetPace) -> ms.Reply:
-    """How long executions take from now on."""
+    """Set how long executions take from now on."""
     asked.refuse_library("paced executions are modelled, and it only computes")
     find(asked.session.graphs, request.graph, "graph").pace = request.work
     return ms.Reply()

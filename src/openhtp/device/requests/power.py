@@ -14,7 +14,7 @@ from openhtp.rpc import messages as ms
 
 @handles(ms.CreatePowerConfig)
 def create(asked: Asked, request: ms.CreatePowerConfig) -> ms.Reply:
-    """An id under which to vote."""
+    """Create an id under which to vote."""
     if request.device_id != 0:
         raise InvalidArgument(
             f"device_id is {request.device_id}; there is one device, 0",
@@ -27,7 +27,7 @@ def create(asked: Asked, request: ms.CreatePowerConfig) -> ms.Reply:
 
 @handles(ms.SetPowerConfig)
 def change(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply | Task[None]:
-    """Votes, all of them or none. The vendor's library has one set of them, which is the last that was given."""
+    """Change votes, all of them or none. The vendor's library has one set of votes: the latest counts."""
     core, session, library = asked.core, asked.session, asked.core.library
     if request.hmx is not None:
         asked.refuse_library("HMX votes are not handed on to it", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED)
@@ -47,7 +47,7 @@ def change(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply | Task[None]:
 
 @handles(ms.DestroyPowerConfig)
 def destroy(asked: Asked, request: ms.DestroyPowerConfig) -> ms.Reply:
-    """All votes of an id go with it."""
+    """Remove an id with all its votes."""
     core, session = asked.core, asked.session
     core.power.destroy(session.number, request.config, core.clock.now())
     session.staged = core.power.has_profile(session.number)

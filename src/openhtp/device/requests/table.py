@@ -1,4 +1,4 @@
-"""The table of requests: message, handler, and what holds for it before it is called."""
+"""The table of requests: message, handler, and the conditions under which the handler is called."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Sender(enum.Enum):
 
 
 class Host(Protocol):
-    """The connection that a request came on. In the client's own process there is none."""
+    """The connection of a request. A client in the device's own process has none."""
 
     def open_session(self, label: str, *, shares_budget: bool) -> Session:
-        """Let the client in; it may have one budget with others of its process."""
+        """Let the client in; it may share one budget with other clients of its process."""
 
     def add_duct(self, descriptor: int) -> None:
         """Take executions on another socket, too; the descriptor is the connection's from now on."""
@@ -47,7 +47,7 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class Asked:
-    """A request's circumstances: whose it is, and what came with it. Descriptors that are left are closed."""
+    """A request's circumstances: its sender and its descriptors. Descriptors that are left are closed."""
 
     core: DeviceCore
     descriptors: list[int]
@@ -62,7 +62,7 @@ class Asked:
 
     @property
     def host(self) -> Host:
-        """The connection on which it is asked."""
+        """The connection of the request."""
         assert self.given_host is not None
         return self.given_host
 
@@ -73,14 +73,14 @@ class Asked:
         return self.descriptors.pop()
 
     def first_descriptor(self, others: int) -> int:
-        """The first of those that must have come; so many others follow."""
+        """The first descriptor; ``others`` is the number that must follow it."""
         if len(self.descriptors) != 1 + others:
             raise ProtocolError(f"a request with {len(self.descriptors)} descriptors; expected {1 + others}")
         return self.descriptors.pop(0)
 
     @property
     def library(self) -> LibraryTarget:
-        """The vendor's library that the device computes with. Raises UnsupportedFeature if it is an emulator."""
+        """The vendor's library that the device computes with. Raises UnsupportedFeature on an emulator."""
         if self.core.library is None:
             raise UnsupportedFeature(
                 "binaries of the vendor's library are for a device that computes with it; make one with"
@@ -90,7 +90,7 @@ class Asked:
         return self.core.library
 
     def refuse_library(self, why: str, status: Status = st.QNN_COMMON_ERROR_NOT_SUPPORTED) -> None:
-        """Refuse what is modelled, where the vendor's library computes."""
+        """Refuse modelled features where the vendor's library computes."""
         if self.core.library is not None:
             raise UnsupportedFeature(f"the device is the vendor's library: {why}; use the emulator", status)
 
@@ -101,7 +101,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """What is done about a message. A handler that returns a task has its answer made later."""
+    """The reaction to a message. If ``act`` returns a task, the answer is made later."""
 
     act: Callable[[Asked, Any], Answer | Task[Any]]
     sender: Sender

@@ -37,7 +37,7 @@ def _updateable(asked: Asked, number: int) -> UpdateableGraph:
 
 @handles(ms.UpdateGraph, takes_descriptor=True)
 def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
-    """Copied before it is used: the client could change it while executions run."""
+    """Exchange data. It is copied first: the client could change it while executions run."""
     graph = _updateable(asked, request.graph)
     buffer, context = asked.memory(), graph.context
     try:
@@ -57,7 +57,7 @@ def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
 
     def finish(arrays: Arrays) -> ms.Reply:
         buffer.close()
-        # It may have been freed meanwhile, alone or with its context.
+        # The graph may have been freed meanwhile, alone or with its context.
         find(asked.session.graphs, request.graph, "graph")
         graph.update(arrays, grant)
         return ms.Reply()
@@ -78,7 +78,7 @@ class _Replacement:
 
 @handles(ms.ReplaceProgram, takes_descriptor=True)
 def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
-    """Encodings are compiled into a program, so that other encodings are another one."""
+    """Replace a program. Encodings are compiled into it, so other encodings need another program."""
     graph, core = _updateable(asked, request.graph), asked.core
     context = graph.context
     file = BinaryFile(asked.descriptor())
@@ -101,13 +101,13 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
             packed, ready, {name: np.array(array) for name, array in packed.updateable_data().items()}
         )
 
-    def finish(made: _Replacement) -> ms.Reply:
+    def finish(replacement: _Replacement) -> ms.Reply:
         try:
             find(asked.session.graphs, request.graph, "graph")
         except InvalidHandle:
-            close_all([made.ready])
+            close_all([replacement.ready])
             raise
-        graph.replace(made.packed, made.ready.loaded, made.data, grant)
+        graph.replace(replacement.packed, replacement.ready.loaded, replacement.data, grant)
         now = ms.ReadyGraph(graph=graph.number, steps=graph.steps, prepared=False)
         return ms.Reply(graphs=[now])
 
@@ -116,12 +116,12 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
         file.close()
 
     return Task(
-        "replacing", context, work=work, finish=finish, discard=lambda made: close_all([made.ready]), undo=undo
+        "replacing", context, work=work, finish=finish, discard=lambda unused: close_all([unused.ready]), undo=undo
     )
 
 
 def _check_same(graph: UpdateableGraph, packed: PackedGraph) -> None:
-    """Raise InvalidArgument unless the program looks as the graph does, from outside."""
+    """Raise InvalidArgument unless the program has the graph's name, tensors and data sizes."""
     info = packed.info()
     known = [(spec.name, spec.shape, spec.dtype) for spec in (*graph.ports, *graph.updateables)]
     described = [(spec.name, spec.shape, spec.dtype) for spec in (*info.inputs, *info.outputs, *info.updateables)]
