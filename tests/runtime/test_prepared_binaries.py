@@ -111,7 +111,7 @@ def test_another_user_gets_the_same_results_from_the_program(
     with device.create_context_from_binary(mine) as context:
         assert was_prepared(context)
         check_results(context, expected)
-    assert caplog.text.count("prepared of 'net' was made by another version") == 1
+    assert caplog.text.count("the prepared form of 'net' in the context binary was made by another version") == 1
 
 
 def test_a_device_of_another_soc_compiles_the_portable_program(

@@ -1,4 +1,4 @@
-"""Adapters: data and encodings of a graph's updateable tensors, taken out of it and put into it."""
+"""Adapters: data and encodings of a graph's updateable tensors, taken out of the graph and put into it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 WEIGHTS, QUANT_PARAMS = "updatable_weights", "updatable_quant_params"
 SECTIONS = ("updatable", WEIGHTS, QUANT_PARAMS)
-"""Kinds of sections, in the order of their numbers, of which the first is 1."""
+"""Kinds of sections in the order of their numbers, which start at 1."""
 
 
 def _find(context: Context, graph: str | Graph) -> tuple[Graph, LoadedGraph]:
-    """A graph of the context that is loaded."""
+    """A loaded graph of the context."""
     name: str = graph if isinstance(graph, str) else getattr(graph, "name", "")
     own = context.graph(name)
     if not isinstance(graph, str) and own is not graph:
@@ -55,14 +55,14 @@ def get_section(
     encodings: Mapping[str, Encoding] | None,
     kind: str,
 ) -> bytes:
-    """A section with what the graph holds now, but for these tensors and encodings."""
+    """A section with the graph's present data and encodings, except for those given here."""
     graph, loaded = _find(context, of)
     specs = loaded.updateables()
     if kind not in SECTIONS:
         raise _bad(f"section is {shown(kind)}; expected one of {', '.join(SECTIONS)}")
     if (tensors and kind == QUANT_PARAMS) or (encodings and kind == WEIGHTS):
-        what = "tensors" if kind == QUANT_PARAMS else "encodings"
-        raise _bad(f"{what} are given for a section of {kind}, which has none")
+        argument = "tensors" if kind == QUANT_PARAMS else "encodings"
+        raise _bad(f"{argument} are given for a section of {kind}, which has none")
     data = {} if kind == QUANT_PARAMS else {**loaded.data(), **_checked_data(graph, specs, tensors or {})}
     encoded = (
         {} if kind == WEIGHTS else {**loaded.encodings(), **_checked_encodings(graph, specs, encodings or {})}
@@ -115,10 +115,10 @@ def apply_section(
 
 
 def _checked_encodings(
-    graph: Graph, specs: list[TensorSpec], given: Mapping[str, Encoding]
+    graph: Graph, specs: list[TensorSpec], encodings: Mapping[str, Encoding]
 ) -> dict[str, Encoding]:
     known = {spec.name: spec for spec in specs if spec.quant is not None}
-    for name, encoding in given.items():
+    for name, encoding in encodings.items():
         spec = known.get(name)
         if spec is None:
             raise _bad(
@@ -127,11 +127,11 @@ def _checked_encodings(
             )
         if type(encoding) is not type(spec.quant) or not _fits(spec, encoding):
             raise _bad(f"the encoding of tensor {spec} is {shown(encoding)}; expected one like {spec.quant}")
-    return dict(given)
+    return dict(encodings)
 
 
 def _fits(spec: TensorSpec, encoding: Encoding) -> bool:
-    """Whether a per-axis encoding has the axis and the number of scales that the tensor's own has."""
+    """Whether a per-axis encoding has the axis and the number of scales of the tensor's own encoding."""
     if not isinstance(encoding, AxisScaleOffset) or not isinstance(spec.quant, AxisScaleOffset):
         return True
     return encoding.axis == spec.quant.axis and len(encoding.scales) == len(spec.quant.scales)
@@ -139,7 +139,7 @@ def _fits(spec: TensorSpec, encoding: Encoding) -> bool:
 
 def _checked_data(graph: Graph, specs: list[TensorSpec], tensors: Mapping[str, npt.ArrayLike]) -> Arrays:
     known = {spec.name: spec for spec in specs if spec.kind.is_static}
-    found: Arrays = {}
+    arrays: Arrays = {}
     for name, values in tensors.items():
         spec = known.get(name)
         if spec is None:
@@ -153,8 +153,8 @@ def _checked_data(graph: Graph, specs: list[TensorSpec], tensors: Mapping[str, n
                 f"data of tensor {spec} is {shown(values) if data is None else f'{data.dtype}{list(data.shape)}'};"
                 f" expected {spec.dtype.numpy}{list(spec.shape)}, the stored type"
             )
-        found[name] = data
-    return found
+        arrays[name] = data
+    return arrays
 
 
 def _bad(message: str) -> InvalidArgument:

@@ -1,4 +1,4 @@
-"""Several contexts from as many binaries, by one call: made side by side, and told of as each is there."""
+"""Several contexts from as many binaries in one call: made side by side, each announced when it is ready."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# As the C function has it: context, graph, its name, what is told of, the parameter, and a status number.
+# The arguments of the C function: context, graph, its name, kind of notification, parameter, status number.
 CreationNotify = Callable[["Context | None", "Graph | None", "str | None", NotifyType, object, int], object]
 
-# Opens a context: from a binary, with what was chosen for it, for a list of that number, unless it is stopped.
+# Opens a context: from a binary, with its options, unless it is stopped, for the list of that number.
 ContextMaker = Callable[["ContextBinary", "OptionValues", Stop, int], "Context"]
 
-# Contexts under way at once, at most: the client copies for one while the device makes sessions for another.
+# At most so many contexts are made at once: the client copies for one while the device makes sessions for another.
 MOST_THREADS = 4
 
 _numbers = itertools.count(1)
@@ -49,9 +49,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ListedContext:
-    """One context of a list: where it comes from, what was chosen for it, and what its notifications carry.
+    """One context of a list: how to open its binary, its options, and the parameter of its notifications.
 
-    ``opened`` is given what ends it early.
+    ``opened`` gets the check that ends it early.
     """
 
     opened: Callable[[Callable[[], None]], ContextBinary]
@@ -66,7 +66,7 @@ def list_wanted(
     param: object,
     read: Callable[[ContextArguments, ContextOrigin], OptionValues],
 ) -> list[ListedContext]:
-    """The contexts of a list, all arguments checked: those for the list, and those for single contexts."""
+    """The contexts of a list. All arguments are checked, those for the list and those for single contexts."""
     items = None if isinstance(binaries, str) or in_memory(binaries) else items_of(binaries)
     if not items:
         raise InvalidArgument(
@@ -87,23 +87,23 @@ def list_wanted(
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
     read(options, ContextOrigin.LIST)
-    for place, config in enumerate(own):
-        _refuse_group_options(place, config)
+    for index, config in enumerate(own):
+        _refuse_group_options(index, config)
     return [
         ListedContext(
             functools.partial(open_given, item),
             read({**options, **config}, ContextOrigin.LIST),
-            place if param is None else param,
+            index if param is None else param,
         )
-        for place, (item, config) in enumerate(zip(items, own, strict=True))
+        for index, (item, config) in enumerate(zip(items, own, strict=True))
     ]
 
 
-def _refuse_group_options(place: int, config: Mapping[str, object]) -> None:
+def _refuse_group_options(index: int, config: Mapping[str, object]) -> None:
     for name in config:
         if CONTEXT.option(name).origins == (ContextOrigin.LIST,):
             raise InvalidArgument(
-                f"configs[{place}] has {name}, which is for the list as a whole; give it as an option of the call",
+                f"configs[{index}] has {name}, which is for the list as a whole; give it as an option of the call",
                 st.QNN_CONTEXT_ERROR_INVALID_CONFIG,
             )
 
@@ -111,9 +111,8 @@ def _refuse_group_options(place: int, config: Mapping[str, object]) -> None:
 class Creation:
     """Made by ``Device.create_contexts_from_binaries``; a future of its contexts, in the order of the binaries.
 
-    ``result()`` waits, ``await`` does too. What one binary fails with ends none of the others: ``contexts`` and
-    ``errors`` tell of each, also when ``result()`` raises. Used in a ``with`` block, the contexts are freed at
-    its end.
+    ``result()`` waits, and so does ``await``. If one binary fails, the others go on: ``contexts`` and ``errors``
+    show the outcome of each, even when ``result()`` raises. At the end of a ``with`` block the contexts are freed.
     """
 
     def __init__(
@@ -155,20 +154,20 @@ class Creation:
 
     @property
     def contexts(self) -> list[Context | None]:
-        """What is there so far, by the binary's place in the list; None where it is not, or failed."""
+        """The contexts made so far, in the order of the binaries; None where one is not ready or has failed."""
         return list(self._contexts)
 
     @property
     def errors(self) -> list[QnnError | None]:
-        """What failed so far, by the binary's place in the list."""
+        """The errors so far, in the order of the binaries; None where there is none."""
         return list(self._errors)
 
     def done(self) -> bool:
-        """Whether every context is there or has failed."""
+        """Whether every context is ready or has failed."""
         return self._outcome.done()
 
     def cancel(self) -> bool:
-        """End early what is not there yet, as an abort signal does; False if all is over."""
+        """End contexts early that are not ready yet, as an abort signal does; False if all is over."""
         if self.done():
             return False
         self._interrupt.trigger()
@@ -177,7 +176,7 @@ class Creation:
     def result(self, timeout: float | None = None) -> list[Context]:
         """Wait, and return all contexts; raises the error of the first binary that failed.
 
-        Raises TimeoutError if ``timeout`` seconds pass first; the creation goes on then.
+        Raises TimeoutError if ``timeout`` seconds pass first; the creation then goes on.
         """
         timeout = check_timeout(timeout)
         try:
@@ -201,7 +200,7 @@ class Creation:
         return self._outcome.__await__()
 
     def free(self) -> None:
-        """Cancel what is under way and free all contexts that were made."""
+        """Cancel contexts that are under way and free all that were made."""
         self._abandon()
         self._outcome.exception()
 
@@ -220,13 +219,13 @@ class Creation:
     def _work(self) -> None:
         while True:
             try:
-                place = self._todo.pop()
+                index = self._todo.pop()
             except IndexError:
                 return
-            self._end(place, *self._make(self._wanted[place]))
+            self._end(index, *self._make(self._wanted[index]))
 
     def _make(self, wanted: ListedContext) -> tuple[Context | None, QnnError | None, tuple[str, ...]]:
-        """The context or why there is none, and the names of its graphs as far as they are known."""
+        """The context or its error, and the names of its graphs as far as they are known."""
         names: tuple[str, ...] = ()
         try:
             self._stop.check()
@@ -241,30 +240,31 @@ class Creation:
             log.exception("creating a context of a list")
             return None, InternalError(f"the context could not be made: {error!r}"), names
 
-    def _end(self, place: int, context: Context | None, error: QnnError | None, names: tuple[str, ...]) -> None:
+    def _end(self, index: int, context: Context | None, error: QnnError | None, names: tuple[str, ...]) -> None:
         with self._lock:
-            self._contexts[place], self._errors[place] = context, error
-            self._ended.add(place)
+            self._contexts[index], self._errors[index] = context, error
+            self._ended.add(index)
             last, abandoned = len(self._ended) == len(self._wanted), self._abandoned
         if abandoned:
             _free(context)
         else:
-            self._tell(self._wanted[place].param, context, error, names)
+            self._notify_client(self._wanted[index].param, context, error, names)
         if last:
             self._interrupt.end(self)
             self._settle()
 
-    def _tell(
+    def _notify_client(
         self, param: object, context: Context | None, error: QnnError | None, names: tuple[str, ...]
     ) -> None:
-        """A notification for each graph, then one for the context."""
+        """Post a notification for each graph, then one for the context."""
         if self._notify is None:
             return
         post, status = self.device.backend.notifier.post, 0 if error is None else error.code
         for name in names:
             graph = None if context is None else context.graph(name)
-            told = st.QNN_GRAPH_ERROR_DISABLED.code if graph is not None and not graph.is_finalized else status
-            post(self._notify, context, graph, name, NotifyType.GRAPH_INIT, param, told)
+            disabled = graph is not None and not graph.is_finalized
+            code = st.QNN_GRAPH_ERROR_DISABLED.code if disabled else status
+            post(self._notify, context, graph, name, NotifyType.GRAPH_INIT, param, code)
         post(self._notify, context, None, None, NotifyType.CONTEXT_INIT, param, status)
 
     def _settle(self) -> None:
@@ -275,22 +275,22 @@ class Creation:
             self._outcome.keep([context for context in self._contexts if context is not None])
 
     def _abandon(self) -> None:
-        """Nobody wants it: end what is under way, and free what is there, now or when it comes."""
+        """Nobody wants the contexts: cancel those under way, and free the others, now or when they are made."""
         with self._lock:
             self._abandoned = True
-            made = list(self._contexts)
+            contexts = list(self._contexts)
         if not self.done() and self._interrupt.holder is self:
             self._interrupt.trigger()
-        for context in made:
+        for context in contexts:
             _free(context)
 
     def _give_up(self) -> None:
-        """Whoever started it was interrupted, perhaps before there was a thread: end what none has begun."""
+        """The starting thread was interrupted, perhaps before others ran: end contexts not yet begun."""
         self._abandon()
         self._work()
 
     def _leave(self) -> None:
-        """In the child of a fork: it is the parent's, and so are the threads that would end it."""
+        """In the child of a fork: the creation is the parent's, and so are the threads that would end it."""
         self._lock = threading.Lock()
         if not self._outcome.done():
             self._outcome = Promise()

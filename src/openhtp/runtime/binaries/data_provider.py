@@ -1,7 +1,7 @@
-"""Weights in buffers of the client's: it is asked for each piece of a binary, and told when it may let it go.
+"""Weights in buffers of the client, which is asked for each piece of a binary and later told to release it.
 
-The device maps what it is given, by descriptor, and uses it where it lies. Each buffer is released exactly once:
-when its context is freed, or lost with the device, or could not be made.
+The device maps the buffers by descriptor and uses them where they lie. Each buffer is released exactly once: when
+its context is freed, is lost with the device, or could not be made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from openhtp.runtime.objects.argument_checks import check_callable
 log = logging.getLogger(__name__)
 
 _BAD = st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT
-# The binary itself goes with a descriptor, too.
+# The binary itself needs a descriptor, too.
 MOST_PIECES = MAX_DESCRIPTORS - 1
 _NOT_WITH_CALLBACK = {
     "memory_limit_hint": "graphs that are switched are read again from their binary",
@@ -36,7 +36,7 @@ _NOT_WITH_CALLBACK = {
 
 @dataclass(frozen=True, slots=True)
 class DataRequest:
-    """A piece of the binary that is wanted: ``size`` bytes from ``offset``, both multiples of 4096."""
+    """A wanted piece of the binary: ``size`` bytes from ``offset``, both multiples of 4096."""
 
     offset: int
     size: int
@@ -45,9 +45,9 @@ class DataRequest:
 
 @dataclass(frozen=True, slots=True)
 class DmaData:
-    """A buffer with the data that was asked for, from ``data_start_offset``, a multiple of 4096.
+    """A buffer with the requested data, from ``data_start_offset``, a multiple of 4096.
 
-    ``aligned_size`` is what may be read from there; None for as much as was asked for.
+    ``aligned_size`` is how many bytes may be read from there; None for as many as were requested.
     """
 
     fd: int
@@ -59,9 +59,9 @@ class DmaData:
 class DmaBufferCallback:
     """Functions of a client that keeps a binary's weights in memory of its own.
 
-    ``data_provider(request, notify_param)`` returns a ``DmaData`` (or the bare descriptor) of a dma-buf, or of a
-    memfd that can be sealed, another one each time, into which it has put the data. ``data_release(data,
-    notify_param)`` is called once for each, when the device no longer has it.
+    ``data_provider(request, notify_param)`` puts the data into a dma-buf, or into a memfd that can be sealed, and
+    returns its ``DmaData`` or the bare descriptor; each time another buffer. ``data_release(data, notify_param)``
+    is called once for each, when the device no longer uses it.
     """
 
     data_provider: Callable[[DataRequest, object], DmaData | int]
@@ -70,7 +70,7 @@ class DmaBufferCallback:
 
 
 class ClientBuffers:
-    """The buffers that a context has from its client."""
+    """The buffers that a context got from its client."""
 
     def __init__(self, callback: DmaBufferCallback) -> None:
         self._callback = callback
@@ -81,11 +81,11 @@ class ClientBuffers:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What is sent along with the binary."""
+        """The descriptors that are sent along with the binary."""
         return tuple(buffer.fd for buffer in self._buffers)
 
     def collect(self, binary: ContextBinary, names: Sequence[str]) -> None:
-        """Ask for every piece that these graphs need. Raises what was done wrong; nothing is released yet."""
+        """Ask for every piece that these graphs need. Raises if an answer is wrong; releases nothing yet."""
         if binary.info.extended_udma:
             raise UnsupportedFeature(
                 "the binary was prepared with use_extended_udma, which does not go with a callback; prepare it"
@@ -134,12 +134,12 @@ class ClientBuffers:
         self.pieces.append(ms.ExternalPiece(begin=request.offset, end=request.offset + request.size, offset=start))
 
     def sent(self) -> None:
-        """The device has them: descriptors of our own are no longer needed."""
+        """The device has the buffers: our own descriptors are no longer needed."""
         for buffer in self._buffers:
             buffer.close()
 
     def release(self) -> None:
-        """Tell the client that it may let go of all, each once; again does nothing."""
+        """Tell the client, once for each buffer, that it may let go; a second call does nothing."""
         self.sent()
         while True:
             with self._lock:
@@ -178,16 +178,16 @@ def check_callback(callback: object, chosen: OptionValues) -> ClientBuffers | No
 
 
 def large_pieces(binary: ContextBinary, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the data of these graphs is that lies on pages of its own: few pieces, with gaps if need be."""
+    """The pieces of these graphs' data that lie on pages of their own: few pieces, with gaps if need be."""
     pieces: list[tuple[int, int]] = []
-    for found in binary.ranges(names)[1:]:
-        if found.begin % PAGE or found.end % PAGE:
+    for extent in binary.ranges(names)[1:]:
+        if extent.begin % PAGE or extent.end % PAGE:
             continue
-        if pieces and pieces[-1][1] == found.begin:
-            pieces[-1] = (pieces[-1][0], found.end)
+        if pieces and pieces[-1][1] == extent.begin:
+            pieces[-1] = (pieces[-1][0], extent.end)
         else:
-            pieces.append((found.begin, found.end))
+            pieces.append((extent.begin, extent.end))
     while len(pieces) > MOST_PIECES:
-        nearest = min(range(1, len(pieces)), key=lambda place: pieces[place][0] - pieces[place - 1][1])
+        nearest = min(range(1, len(pieces)), key=lambda index: pieces[index][0] - pieces[index - 1][1])
         pieces[nearest - 1 : nearest + 1] = [(pieces[nearest - 1][0], pieces[nearest][1])]
     return pieces

@@ -1,4 +1,4 @@
-"""Contexts from binaries: graphs are loaded at once, or, where that was deferred, when they are finalized."""
+"""Contexts from binaries: graphs are loaded at once, or, if that was deferred, when they are finalized."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredContext:
-    """What a context is made from: a binary, the graphs of it that are enabled, and buffers of the client's."""
+    """The source of a context: a binary, the names of its enabled graphs, and buffers of the client."""
 
     binary: ContextBinary
     enabled: Sequence[str]
@@ -43,7 +43,7 @@ class StoredContext:
 def open_stored(context: OpenContext, source: StoredContext, opening: ms.CreateContext, stop: Stop | None) -> None:
     """Open a context with the graphs of a binary, all or nothing.
 
-    Each keeps its own priority unless one is given for the context.
+    Each graph keeps its own priority unless one is given for the context.
     """
     for name in source.binary.graph_names:
         packed = source.binary.packed(name)
@@ -62,7 +62,7 @@ def open_stored(context: OpenContext, source: StoredContext, opening: ms.CreateC
 def finalize_deferred(
     context: OpenContext, graphs: Sequence[Graph], profile: Profile | None, signal: Signal | None
 ) -> None:
-    """Load graphs of one context that were left for later, all or none."""
+    """Load deferred graphs of one context, all or none."""
     check_handle("profile", profile, Profile)
     check_handle("signal", signal, Signal)
     binary, names = context.binary, [graph.name for graph in graphs]
@@ -103,11 +103,11 @@ def _load(
     sending = stored(binary, names, buffers, go_on if stop is None else stop.check)
     load_graphs(context, sending, orders, stop, options, opening)
     # Graphs that are switched are not all loaded yet, and the vendor's library compiles everything by itself.
-    tells = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
-    outdated = [name for name in names if tells and context.graphs[name].was_outdated]
+    comparable = not switching and context.device.backend.library is None and binary.info.soc == context.device.soc
+    outdated = [name for name in names if comparable and context.graphs[name].was_outdated]
     if outdated:
         log.warning(
-            "what the context binary has prepared of %s was made by another version of openhtp, user or kind of"
+            "the prepared form of %s in the context binary was made by another version of openhtp, user or kind of"
             " machine: it is compiled again, which takes longer; make the binary again here",
             ", ".join(map(repr, outdated)),
         )

@@ -1,4 +1,4 @@
-"""Context binaries that a caller gives: as bytes, as a path or as a descriptor, and whether they fit a device."""
+"""Opens a caller's context binaries (bytes, paths or descriptors), and checks whether they fit a device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from openhtp.rpc.shm import unchangeable
 
 log = logging.getLogger(__name__)
 
-# How much of a binary is copied before it is looked whether anybody still wants it.
+# How much of a binary is copied between two checks of whether the call should go on.
 _CHUNK_BYTES = 4 << 20
 
 Check = Callable[[], None]
-"""Raises what a call ends with that should not go on."""
+"""Raises the error of a call that should not go on."""
 
 
 def go_on() -> None:
@@ -40,7 +40,7 @@ class LentBinary(Protocol):
     """A binary in memory that is not Python's."""
 
     def lent_source(self, check: Check) -> BinarySource:
-        """Where its bytes are from now on, for as long as a context of it lives."""
+        """The source of its bytes from now on, for as long as a context of it lives."""
 
 
 Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | int | LentBinary
@@ -48,9 +48,9 @@ Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinarySummary:
-    """What ``Device.validate_binary`` found: for what and by what it was made, its size, and its graphs.
+    """What ``Device.validate_binary`` returns: the chip and maker of the binary, its size, and its graphs.
 
-    ``suboptimal`` says why it would run on the device, but not at its best; empty if it would.
+    ``suboptimal`` says why it would not run at its best on the device; empty if it would.
     """
 
     info: BinaryInfo
@@ -60,7 +60,7 @@ class BinarySummary:
 
 
 def check_given(binary: object) -> None:
-    """Refuse what cannot be a binary; what is in it is looked at when it is opened."""
+    """Refuse an object that cannot be a binary; its content is checked when it is opened."""
     if isinstance(binary, bool) or not (
         isinstance(binary, (str, os.PathLike, int, LentBinary)) or in_memory(binary)
     ):
@@ -73,7 +73,7 @@ def check_given(binary: object) -> None:
 def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
     """Open a binary: its header is read and checked, nothing else.
 
-    Memory that the caller may change is copied; of a file, what is needed is read when it is needed.
+    Memory that the caller may change is copied; a file is read piece by piece, when a piece is needed.
     """
     check_given(binary)
     if isinstance(binary, LentBinary):
@@ -92,17 +92,17 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
 
 def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> FileSource:
     """A copy of so many bytes, in memory that nobody can write any more: the device uses it where it lies."""
-    held = unchangeable(nbytes, chunks(0, nbytes, read, check))
+    memory = unchangeable(nbytes, chunks(0, nbytes, read, check))
     try:
-        return FileSource(os.dup(held.number))
+        return FileSource(os.dup(memory.number))
     finally:
-        held.close()
+        memory.close()
 
 
 def chunks(
     begin: int, end: int, read: Callable[[int, int], memoryview], check: Check
 ) -> Iterator[tuple[int, memoryview]]:
-    """These bytes in pieces with their places, each read when it is its turn, unless the call ends before."""
+    """These bytes in pieces with their offsets. Each is read in its turn, unless the call ends before."""
     while begin < end:
         check()
         piece_end = min(begin + _CHUNK_BYTES, end)
@@ -112,18 +112,18 @@ def chunks(
 
 
 def in_memory(binary: object) -> bool:
-    """Whether something has its bytes in memory, one after the other: bytes, a mapped file, an array."""
+    """Whether an object has its bytes in memory, one after the other: bytes, a mapped file, an array."""
     try:
         return memoryview(binary).ndim > 0  # type: ignore[arg-type]
-    except (TypeError, ValueError, BufferError):  # none, or one that was closed or released
+    except (TypeError, ValueError, BufferError):  # no buffer, or one that was closed or released
         return False
 
 
 def _own_copy(fd: int) -> int:
-    """A descriptor of our own of the same file, which must be one that can be read at any place."""
+    """A descriptor of our own for the same file, which must be readable at any offset."""
     try:
-        mode, opened = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
-        readable = opened & os.O_ACCMODE != os.O_WRONLY and not opened & os.O_PATH
+        mode, flags = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
+        readable = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_PATH
         if stat.S_ISREG(mode) and readable:
             return os.dup(fd)
     except (OSError, OverflowError) as error:
@@ -142,14 +142,14 @@ def _own_copy(fd: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why a binary is not at its best on a device, and what comes of it."""
+    """Why a binary is not at its best on a device, and the consequence."""
 
     why: str
     so: str
 
 
 def check_fit(binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str) -> Misfit | None:
-    """Why a binary is not at its best on this SoC and driver, if so. Under ``strict`` that is an error."""
+    """Why a binary is not at its best on this SoC and driver; None if it is. Under ``strict`` that is an error."""
     misfit = _misfit(binary.info, soc, driver)
     if misfit is not None and compatibility == "strict":
         raise UsageError(
@@ -177,21 +177,21 @@ def _misfit(info: BinaryInfo, soc: SocSpec, driver: str) -> Misfit | None:
 def _made_by_older(info: BinaryInfo, version: str) -> str:
     """Why a binary of an older driver is not at its best with this one; empty if it is.
 
-    One of a newer driver cannot be loaded. What was made, or is used, without the system's driver is left alone.
+    A binary of a newer driver cannot be loaded. Without the system's driver, there or here, nothing is compared.
     """
     if not info.driver or not version:
         return ""
-    made = version_numbers(info.driver)
-    if not made:
+    maker = version_numbers(info.driver)
+    if not maker:
         raise BadBinary(f"the context binary was made by a driver of version {shown(info.driver)}, which is none")
     words = f"was made by version {info.driver} of the Hexagon NPU runtime driver; this system has {version}"
-    if made > version_numbers(version):
+    if maker > version_numbers(version):
         raise BadBinary(f"the context binary {words}: make it again from its model, or install a newer HNRD")
-    return words if made < version_numbers(version) else ""
+    return words if maker < version_numbers(version) else ""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The version of a driver as four numbers, 2.30 as 2.30.0.0; none if it is no version."""
+    """The version of a driver as four numbers, 2.30 as 2.30.0.0; empty if it is no version."""
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){1,3}", version):
         return ()
     numbers = tuple(map(int, version.split(".")))
@@ -199,7 +199,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def check_data(binary: ContextBinary) -> None:
-    """Look at every byte of all graphs. Raises BadBinary with the first place that is damaged."""
+    """Check every byte of all graphs. Raises BadBinary with the first damaged place."""
     for name in binary.graph_names:
         graph = binary.packed(name)
         graph.program()
@@ -209,12 +209,12 @@ def check_data(binary: ContextBinary) -> None:
 def validate(
     binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str, *, data_too: bool
 ) -> BinarySummary:
-    """Whether a context could be made of it; raises the error that says why not."""
+    """Summarise a binary of which a context could be made; otherwise raise the error that says why not."""
     if not isinstance(data_too, bool):
         raise InvalidArgument(f"check_data is a {type(data_too).__name__}; expected True or False")
     misfit = check_fit(binary, soc, driver, compatibility)
-    found = tuple(binary.graph_info(name) for name in binary.graph_names)
+    graphs = tuple(binary.graph_info(name) for name in binary.graph_names)
     if data_too:
         check_data(binary)
     why = "" if misfit is None else misfit.why
-    return BinarySummary(info=binary.info, nbytes=binary.nbytes, graphs=found, suboptimal=why)
+    return BinarySummary(info=binary.info, nbytes=binary.nbytes, graphs=graphs, suboptimal=why)

@@ -1,4 +1,4 @@
-"""A context as a binary, and a graph as that stores it."""
+"""A context as a binary, and a graph in its stored form."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Whoever reads these from a binary of the graph has to find what they are now.
+# A binary of the graph must have the present values of these options.
 _STORED = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
 
 
 class ContextPacker:
-    """Makes the binary of a context. Whoever asked for its size is not kept waiting for it again."""
+    """Makes the binary of a context. A caller that asked for its size does not wait for it a second time."""
 
     def __init__(self, context: OpenContext) -> None:
         self._context = context
         self._measured: tuple[list[Graph], bytes] | None = None
 
     def binary(self) -> bytes:
-        """The context as bytes. What was kept since the size was asked for is given away."""
+        """The context as bytes. A binary that was kept since the size was asked for is no longer kept."""
         graphs = self._graphs()
         measured, self._measured = self._measured, None
-        return measured[1] if measured is not None and measured[0] == graphs else self._made(graphs)
+        return measured[1] if measured is not None and measured[0] == graphs else self._pack(graphs)
 
     def size(self) -> int:
-        """How many bytes it is: the binary is made, and kept until it is asked for or a graph is added."""
+        """The size of the binary, which is made now and kept until it is asked for or a graph is added."""
         graphs = self._graphs()
         measured = self._measured
         if measured is None or measured[0] != graphs:
-            self._measured = measured = graphs, self._made(graphs)
+            self._measured = measured = graphs, self._pack(graphs)
         return len(measured[1])
 
     def forget(self) -> None:
-        """Nobody will ask for it any more."""
+        """Drop the kept binary."""
         self._measured = None
 
     def _graphs(self) -> list[Graph]:
-        """As of now: other threads may add some meanwhile."""
+        """The graphs as of now: other threads may add some meanwhile."""
         graphs = list(self._context.graphs.values())
         if not graphs:
             raise WrongState("the context has no graphs to save", st.QNN_CONTEXT_ERROR_NOT_FINALIZED)
@@ -62,7 +62,7 @@ class ContextPacker:
             graph.life.require("save")
         return graphs
 
-    def _made(self, graphs: list[Graph]) -> bytes:
+    def _pack(self, graphs: list[Graph]) -> bytes:
         context = self._context
         soc, source = find_soc(context.device.soc), context.binary
         info = BinaryInfo(
@@ -72,7 +72,7 @@ class ContextPacker:
             vtcm_mb=soc.vtcm_mb,
             cores=soc.cores,
             build_id=BUILD_ID,
-            # A binary keeps what its maker chose.
+            # A binary keeps the choices of its maker.
             lora_weight_sharing=(
                 context.options.lora_weight_sharing_enabled if source is None else source.info.lora_weight_sharing
             ),
@@ -83,13 +83,13 @@ class ContextPacker:
 
 
 def stored_form(graph: Graph) -> PackedGraph:
-    """The graph as it came, if that was prepared, or with what the device makes of it."""
+    """The graph as it came, if it came prepared; otherwise with the form that the device has prepared."""
     loaded = graph.loaded
     assert loaded is not None  # it is finalized
     ids = tuple(tensor.id for tensor in (*graph.inputs, *graph.outputs))
     packed = loaded.packed if loaded.was_prepared else _prepared_form(loaded)
     options = graph.options.stored()
-    # With what was changed since the graph was packed, as far as that is stored.
+    # Stored options that were changed since the graph was packed.
     changed = {name: options[name] for name in graph.changed_options & _STORED}
     ends = msgspec.structs.replace(packed.ends, options={**packed.ends.options, **changed})
     return dataclasses.replace(packed, ids=ids, ends=ends)

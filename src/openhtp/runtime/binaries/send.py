@@ -1,4 +1,4 @@
-"""Graphs go to the device: all that a context gets at once from one binary, and all or none."""
+"""Sends graphs to the device: all those that a context gets at once from one binary, all or none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GraphOrder:
-    """A graph that the device is to load. ``adopt`` makes it executable once that is done."""
+    """A graph that the device should load. ``adopt`` makes it executable once it is loaded."""
 
     graph: Graph
     packed: PackedGraph
@@ -44,7 +44,7 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Graphs on their way to the device: their places in the binary, and how the device gets that."""
+    """Graphs on their way to the device: their places in the binary, and how the device gets the binary."""
 
     places: Sequence[int]
     handing_over: Callable[[], AbstractContextManager[HandedGraph]]
@@ -59,9 +59,9 @@ def fresh(link: Link, packed: PackedGraph) -> Sending:
 def stored(
     binary: ContextBinary, names: Sequence[str], buffers: ClientBuffers | None = None, check: Check = go_on
 ) -> Sending:
-    """Graphs of a binary. A file is passed on as it is; of bytes, those that these graphs need are.
+    """Graphs of a binary. A file is passed on as it is; of bytes, only those that these graphs need.
 
-    ``buffers`` are the client's and have some of them; ``check`` ends it early.
+    The client's ``buffers`` have some of the bytes; ``check`` ends the copying early.
     """
     source, ranges = binary.source, binary.ranges(names)
     places = [binary.graph_names.index(name) for name in names]
@@ -93,10 +93,10 @@ def load_graphs(
     options: ms.LoadOptions = ms.AT_ONCE,
     opening: ms.CreateContext | None = None,
 ) -> None:
-    """Have the device load these graphs of what is sent; then they are executable.
+    """Have the device load these graphs; then they are executable.
 
-    ``opening``: the context is made with them. Whoever is interrupted on the way, or stopped, leaves nothing of
-    it all on the device.
+    With ``opening``, the context is made in the same request. A call that is interrupted or stopped leaves nothing
+    on the device.
     """
     buffers = sending.client_buffers
     others = () if buffers is None else buffers.descriptors
@@ -147,7 +147,7 @@ def _within_a_session(nbytes: int, orders: Sequence[GraphOrder]) -> int:
 
 
 def _take_back(link: Link, undo: Undo, replies: Sequence[ms.Reply], graphs: Sequence[Graph]) -> None:
-    """Whoever had graphs loaded was interrupted: unless they were adopted by then, the device frees them."""
+    """A call that loaded graphs was interrupted: unless the graphs were adopted by then, the device frees them."""
     adopted = [graph.loaded.number for graph in graphs if graph.is_finalized and graph.loaded is not None]
     for reply in replies:
         if adopted != [ready.graph for ready in reply.graphs]:

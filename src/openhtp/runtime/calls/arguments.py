@@ -1,6 +1,6 @@
-"""Checks what a caller passed to execute, before anything is changed, and sorts it into ports.
+"""Checks the arguments of an execute call before anything is changed, and sorts them into ports.
 
-A port is an input or output of the graph by its place in the program: inputs first, then outputs.
+A port is the position of an input or output in the program: inputs first, then outputs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Ports:
         """Port of an output."""
         return self._port(key, 1, "output")
 
-    def _port(self, key: Any, side: int, what: str) -> int:
+    def _port(self, key: Any, side: int, role: str) -> int:
         try:
             port = self._find[side].get(key)
         except TypeError:
@@ -67,7 +67,7 @@ class Ports:
         if port is None:
             names = ", ".join(repr(spec.name) for spec in self._side(side))
             wanted = shown(key.name if isinstance(key, Tensor) else key)
-            _refuse(f"{wanted} is not an {what} of this graph; expected {names or 'none'}", _TENSOR)
+            _refuse(f"{wanted} is not an {role} of this graph; expected {names or 'none'}", _TENSOR)
         return port
 
     def _side(self, side: int) -> list[TensorSpec]:
@@ -75,7 +75,7 @@ class Ports:
 
 
 class Arguments:
-    """What one call passes: which ports lie in registered memory, which are raw, and in what size."""
+    """The arguments of one call: the ports in registered memory, the raw ports, and the sizes of all."""
 
     __slots__ = ("batch", "dims", "raw_inputs", "raw_outputs", "registered", "written")
 
@@ -90,12 +90,12 @@ class Arguments:
         self.written: tuple[Array, ...] = ()
 
     def still_hold(self) -> bool:
-        """Whether what was found out about registered arrays is still true, as far as it matters.
+        """Whether the checks of the registered arrays still hold.
 
-        An array's place never changes; its shape and type may be set in place, but the bytes it was checked for
-        stay the same, so that is not looked at again. Whether it may be written to is.
+        An array never moves. Its shape and type may be set in place, but its bytes stay the same, so these are
+        not checked again. Only its writeable flag is.
         """
-        for array in self.written:  # noqa: SIM110  # on the way of every call: a generator takes longer
+        for array in self.written:  # noqa: SIM110  # every call comes through here: a generator takes longer
             if not array.flags.writeable:
                 return False
         return True
@@ -118,7 +118,7 @@ def check_arguments(
     outputs: Values | None,
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
 ) -> Arguments:
-    """Sort the values of a call into ports; raises before anything is changed if one is wrong."""
+    """Sort the values of a call into ports. If a value is wrong, raise before anything is changed."""
     arguments = Arguments()
     sizes: dict[int, Shape] = {}
     _check_inputs(ports, memory, inputs, arguments, sizes)
@@ -200,7 +200,7 @@ def _check_outputs(
 
 
 def _registered(memory: ContextMemory, value: Any) -> tuple[Mem, int, Array | None] | None:
-    """Where a value lies in registered memory; None if it is plain. Offset -1: decide when sizes are known."""
+    """Where a value lies in registered memory; None if it is plain. Offset -1: decided when sizes are known."""
     if isinstance(value, np.ndarray):
         registered = memory.place_of(value)
         return None if registered is None else (registered.mem, registered.offset, value)
@@ -253,14 +253,14 @@ def _output_array(spec: TensorSpec, value: Any) -> Array:
     return value
 
 
-def _check_type(spec: TensorSpec, array: Array, what: str) -> None:
+def _check_type(spec: TensorSpec, array: Array, role: str) -> None:
     if array.dtype != spec.dtype.numpy:
         _refuse(
-            f"{what} {spec.name!r} is {array.dtype}; expected {spec.dtype.numpy} ({spec.dtype.short})",
+            f"{role} {spec.name!r} is {array.dtype}; expected {spec.dtype.numpy} ({spec.dtype.short})",
             _TENSOR,
         )
     if array.ndim != spec.rank:
-        _refuse(f"{what} {spec.name!r} has shape {list(array.shape)}; expected {list(spec.shape)}", _TENSOR)
+        _refuse(f"{role} {spec.name!r} has shape {list(array.shape)}; expected {list(spec.shape)}", _TENSOR)
 
 
 def _settle_sizes(
@@ -269,7 +269,7 @@ def _settle_sizes(
     sizes: dict[int, Shape],
     infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]],
 ) -> None:
-    """Tell a batch multiple from dynamic dimensions from a mistake."""
+    """Tell batch multiples, dynamic dimensions and mistakes apart."""
     arguments.batch = _batch_of(ports, arguments, sizes)
     input_sizes: dict[str, Shape] = {}
     for port, shape in sizes.items():
@@ -296,7 +296,7 @@ def _settle_sizes(
 
 
 def check_sparse(ports: Ports, arguments: Arguments) -> None:
-    """Look at what sparse inputs hold now: of all that is checked, only that changes without a trace."""
+    """Check the present contents of sparse inputs: they alone can change without a trace."""
     for port in ports.sparse:
         array = arguments.registered[port][2] if port in arguments.registered else arguments.raw_inputs.get(port)
         if array is not None:
@@ -338,7 +338,7 @@ def check_dynamic(spec: TensorSpec, shape: Shape) -> None:
     """Refuse a shape of the right rank that the tensor cannot have in any execution."""
     if spec.accepts(shape):
         return
-    if any(given != size and not free for given, size, free in zip(shape, spec.shape, spec.free, strict=True)):
+    if any(size != full and not free for size, full, free in zip(shape, spec.shape, spec.free, strict=True)):
         _refuse(_wrong_shape(spec, shape), _TENSOR)
     _refuse(
         f"tensor {spec.name!r} has shape {list(shape)}; its dimensions go up to {list(spec.shape)}",
@@ -365,7 +365,7 @@ class Sparse:
     values: npt.ArrayLike
 
     def densify(self, spec: TensorSpec) -> npt.NDArray[Any]:
-        """The whole tensor. Raises if there are more elements than ``spec`` allows, or one lies outside."""
+        """The whole tensor. Raises if there are more elements than ``spec`` allows, or if one lies outside."""
         if not isinstance(spec, TensorSpec):
             raise InvalidArgument(
                 f"spec is {shown(spec)}; expected a TensorSpec", st.QNN_GRAPH_ERROR_INVALID_TENSOR
@@ -401,7 +401,7 @@ class Sparse:
 
 
 def check_elements(spec: TensorSpec, dense: npt.NDArray[Any], batch: int) -> None:
-    """Refuse a whole tensor in which more is specified than ``spec`` allows: all that is not zero."""
+    """Refuse a whole tensor that has more non-zero elements than ``spec`` allows."""
     assert spec.sparse_elements is not None
     specified, most = int(np.count_nonzero(dense != _zero(spec))), spec.sparse_elements * batch
     if specified > most:
@@ -412,5 +412,5 @@ def check_elements(spec: TensorSpec, dense: npt.NDArray[Any], batch: int) -> Non
 
 
 def _zero(spec: TensorSpec) -> int:
-    """What stands for zero in the stored type."""
+    """The stored value that stands for zero."""
     return int(getattr(spec.quant, "zero_point", 0)) if spec.dtype.is_fixed_point else 0

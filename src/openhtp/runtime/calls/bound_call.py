@@ -1,4 +1,4 @@
-"""A graph bound to arrays, for executions that use the same ones again and again."""
+"""A graph bound to arrays, for executions that use the same arrays again and again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def require_executable(graph: Graph) -> None:
-    """Raise what an execution would, if the graph cannot have any now."""
+    """If the graph cannot be executed now, raise the error that an execution would."""
     graph.context.opened.life.require("execute")
     graph.life.require("execute")
 
 
 def output_shapes(graph: Graph, inputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Sizes of a graph's outputs in an execution whose inputs have these."""
+    """Sizes of a graph's outputs in an execution with inputs of these sizes."""
     return _callee(graph).bindings.output_shapes(inputs)
 
 
@@ -48,10 +48,10 @@ class RunAtOnce:
 
 
 class BoundCall:
-    """A graph and the arrays that it computes on, as they are whenever an execution starts.
+    """A graph and the arrays that it computes on. Each execution reads them as they are when it starts.
 
     Results are written into the outputs. Where the NPU is in this process, arrays are used where they lie, from
-    the second synchronous run on; and if it has nothing else to do, a synchronous run takes no queue either.
+    the second synchronous run on. If that NPU is idle, a synchronous run bypasses the queue as well.
     Otherwise a run is ``Graph.execute`` or ``Graph.execute_async``.
     """
 
@@ -73,14 +73,14 @@ class BoundCall:
         self.inputs = inputs
         self.outputs = outputs
         self._life, self._graph_life = graph.context.opened.life, graph.life
-        # Binding costs more than one copy: it is done for arrays that are used again.
+        # Binding costs more than one copy, so it is done only for arrays that are used again.
         self._has_run = self._looked = False
         self._callee: Callee
         self._arguments: Arguments | None = None
         self._shortcut: Shortcut | None = None
 
     def run(self, profile: Profile | None = None, signal: Signal | None = None) -> None:
-        """Compute on what the inputs hold now, and wait for the end."""
+        """Compute on the present contents of the inputs, and wait for the end."""
         self._life.require("execute")
         self._graph_life.require("execute")
         if self._has_run and not self._looked:
@@ -97,7 +97,7 @@ class BoundCall:
     ) -> None:
         """Queue an execution: it reads the inputs when it starts, and ``notify(None, status)`` tells its end.
 
-        One that is sooner computed than queued is over when this returns, but for its notification.
+        An execution that is shorter than queueing it is over when this returns; only its notification follows.
         """
         self._life.require("execute")
         self._graph_life.require("execute")
@@ -112,7 +112,7 @@ class BoundCall:
             self._send(bound, profile, signal, notify, synchronous=False)
 
     def _run_at_once(self, bound: Shortcut, notify: Notify | None) -> bool:
-        """Compute here and post the notification; False if it has to go through the queue after all."""
+        """Compute here and post the notification; False if the execution has to go through the queue after all."""
         callee = self._callee
         places, code = callee.places, 0
         run = RunAtOnce(callee.notifier)
@@ -144,7 +144,7 @@ class BoundCall:
         synchronous: bool,
     ) -> Execution:
         callee = self._callee
-        assert self._arguments is not None  # it was looked at
+        assert self._arguments is not None  # _look has run
         return send(
             Call(
                 callee=callee,
@@ -182,7 +182,7 @@ class Shortcut(Protocol):
 
     @property
     def is_short(self) -> bool:
-        """Whether it is computed sooner than it is queued, as far as is known."""
+        """Whether computing it is expected to take less time than queueing it."""
 
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""
@@ -192,10 +192,10 @@ class Shortcut(Protocol):
 
 
 def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Shortcut | None:
-    """The link's way to compute on just these arrays, if there is one and they allow it.
+    """The link's shortcut for just these arrays, if it has one and the arrays allow it.
 
-    All must be given, in the sizes that the graph declares, and no result may lie where something is read. What
-    is looked at in every execution, as sparse inputs are, goes the usual way.
+    All arrays must be given, in the sizes that the graph declares, and no output may overlap another array. Graphs
+    with sparse inputs, which are checked in every execution, go the usual way.
     """
     if arguments.dims or arguments.batch != 1 or ports.is_dynamic or arguments.count != len(ports.specs):
         return None

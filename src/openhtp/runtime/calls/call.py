@@ -1,4 +1,4 @@
-"""One call of execute: how it is sent, what it holds while it is under way, and what is done when it ends."""
+"""One call of execute: how it is sent, what it holds while it is under way, and what happens when it ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Call:
-    """Made when all arguments are checked. ``finish`` gives back whatever it holds by then; twice does no harm.
+    """Created once all arguments are checked. ``finish`` gives back everything it holds; twice does no harm.
 
-    Places, callee, signal, profile and slot each know the call that holds them, so there is nothing to keep here.
-    ``caller`` is whatever must live for as long as the call is under way; ``bound`` is given where the arrays of
+    Places, callee, signal, profile and slot each know the call that holds them, so the call keeps no list of them.
+    ``caller`` is the object that must live for as long as the call is under way. ``bound`` is set if the arrays of
     the arguments are used where they lie.
     """
 
@@ -68,9 +68,9 @@ class Call:
         return self.callee.name
 
     def hold_handles(self) -> int:
-        """Take the graph, the profile and signal handles, then a place in the queue, waiting for one.
+        """Take the graph, the profile and signal handles, then wait for a place in the queue.
 
-        Returns the time at which a timeout signal ends the call; 0 for none.
+        Returns the time at which a timeout signal ends the call; 0 if there is none.
         """
         self.callee.begin_call(self)
         if self.profile is not None:
@@ -100,7 +100,7 @@ class Call:
         return self._pack_mixed(slot)
 
     def sent(self, job: int) -> None:
-        """The device has the execution, or will: from now on its signal can reach it."""
+        """The device has the execution, or soon will: from now on the signal can reach it."""
         if self.signal is not None:
             self.signal.attach(self, self.link, job)
 
@@ -111,11 +111,11 @@ class Call:
         outputs: dict[str, npt.NDArray[Any]] = {}
         for port, (_, _, array) in arguments.registered.items():
             if port >= first:
-                assert array is not None  # it was chosen when the sizes were settled
+                assert array is not None  # a Mem got its array when the sizes were settled
                 outputs[specs[port].name] = array
         for port, target in arguments.raw_outputs.items():
             if self.bound is not None:
-                assert target is not None  # all arrays are given
+                assert target is not None  # a shortcut has all arrays
                 outputs[specs[port].name] = target
                 continue
             assert slot is not None
@@ -135,9 +135,9 @@ class Call:
         return outputs
 
     def finish(self, record: Record | None, *, untold: bool = False) -> None:
-        """Give everything back: slot, handles, place in the queue. ``record`` is None if it was never sent.
+        """Give everything back: slot, handles, place in the queue. ``record`` is None if the call was never sent.
 
-        ``untold``: somebody is still to be notified, after which its places are told.
+        ``untold``: a notification is still to come, and the queue learns of its return.
         """
         callee, profile = self.callee, self.profile
         if self._pool is not None:
@@ -159,7 +159,7 @@ class Call:
         return self.callee.places
 
     def settle(self) -> None:
-        """After an interrupt, on a thread that has none: see to it that the call ends if it may have been sent."""
+        """After an interrupt, on a thread that gets none: make sure that a call that may have been sent ends."""
         execution = self.execution
         if execution is None or not self.link.settle(execution):
             self.finish(None)
@@ -191,12 +191,12 @@ class Call:
         shape = self.arguments.dims.get(port)
         if shape is None:
             return whole
-        # A smaller tensor lies packed at the start of its place.
+        # A smaller tensor lies packed at the start of its room in the slot.
         return whole.reshape(-1)[: int(np.prod(shape))].reshape(shape)
 
 
 def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
-    """Send a call by ``way``. One that raises holds nothing afterwards, also if an interrupt made it raise."""
+    """Send a call by ``way``. If that raises, even because of an interrupt, the call holds nothing afterwards."""
     try:
         return way(call)
     except BaseException:

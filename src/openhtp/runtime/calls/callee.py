@@ -1,6 +1,6 @@
-"""What is called: all that the calls of one finalized graph need of it, of its context and of its memory.
+"""The called side: everything that the calls of a finalized graph need of it, of its context and of its memory.
 
-Programs use the same memory over and over, so a graph keeps what was found out about it (``Bindings``). Plain
+Programs use the same memory over and over, so a graph keeps the results of checking it (``Bindings``). Plain
 arrays are copied into and out of slots of shared memory that was registered once (``SlotPool``).
 """
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.modelled import Modelled
 
 
-# Kept per graph; a client that uses new memory for every call must not grow without end.
+# Kept per graph. Without a limit, a client that uses new memory for every call would grow without end.
 _MOST_KEPT = 512
-# A new piece of memory holds as many slots as there are already, up to this.
+# A new piece of memory holds as many slots as the pool has already, up to this many.
 _MAX_SLOTS_AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Callee:
-    """A finalized graph as its calls see it, and which of them are under way.
+    """A finalized graph as its calls see it, and the calls that are under way.
 
-    ``number`` is the graph's on the device, ``places`` the queue of its context, ``modelled`` what profiles tell
-    about it on the chip.
+    ``number`` is the graph's number on the device, ``places`` the queue of its context, ``modelled`` the figures
+    that profiles give for it on the chip.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Callee:
             self._under_way[synchronous].add(call)
 
     def end_call(self, call: Call) -> None:
-        """It is over; twice does nothing."""
+        """The call is over; twice does nothing."""
         self._under_way[call.synchronous].discard(call)
 
     def calls_under_way(self) -> set[Call]:
-        """Those accepted and not over."""
+        """Calls that were accepted and are not over."""
         return self._under_way[True] | self._under_way[False]
 
 
@@ -94,14 +94,14 @@ class Bindings:
         self._lock = make_lock("bindings")
 
     def arguments(self, inputs: Values | None, outputs: Values | None) -> Arguments:
-        """Check what a caller passed; the same arrays on registered memory need it only once."""
+        """Check the arguments of a call; the same arrays on registered memory are checked only once."""
         arguments = self._arguments(inputs, outputs)
         if self._ports.sparse:
             check_sparse(self._ports, arguments)
         return arguments
 
     def output_shapes(self, inputs: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Sizes of all outputs in an execution whose inputs have these."""
+        """Sizes of all outputs in an execution with inputs of these sizes."""
         specs = self._ports.specs[: self._ports.inputs]
         return self._infer_dims(
             {spec.name: inputs[spec.name] for spec in specs if spec.is_dynamic and spec.name in inputs}
@@ -111,7 +111,7 @@ class Bindings:
         key: tuple[object, ...] | None = None
         known = None
         if type(inputs) is dict and type(outputs) is dict:
-            # Ids are safe as keys: what is kept here holds on to the arrays that they belong to.
+            # Ids are safe as keys: the kept arguments hold on to the arrays that the ids belong to.
             key = (*inputs, *map(id, inputs.values()), *outputs, *map(id, outputs.values()))
             known = self._checked.get(key)
         if known is not None and known.still_hold():
@@ -146,13 +146,13 @@ class Bindings:
             return pool
 
     def close(self) -> None:
-        """The context is over: let go of all memory. A call under way holds what it needs itself."""
+        """The context is over: let go of all memory. A call under way keeps the memory it needs."""
         self.forget_memory()
         with self._lock:
             self._pools.clear()
 
     def forget_memory(self) -> None:
-        """Memory was taken back: what was found out about it no longer holds."""
+        """Memory was deregistered: checks of it no longer hold."""
         with self._lock:
             self._forgotten += 1
             self._packed.clear()
@@ -168,7 +168,7 @@ class Slot:
         self.memory = memory
         self.offsets = offsets
         self.arrays = arrays
-        # Whoever uses it now; None if it is free.
+        # The call that uses it now; None if it is free.
         self.holder: object = None
         # The bindings of a call in which all tensors are raw and of full size.
         self.packed = frames.pack_bindings(
@@ -177,7 +177,7 @@ class Slot:
 
 
 class SlotPool:
-    """Slots of one graph (and batch multiple); grows to the number in flight, which the queue depth bounds."""
+    """Slots of one graph and batch multiple. Grows with the calls in flight, up to the queue depth."""
 
     def __init__(
         self, ports: list[TensorSpec], batch: int, allocate: Callable[[int], tuple[SharedBuffer, int]]
@@ -203,14 +203,14 @@ class SlotPool:
             with self._growing:
                 slot = self._try_take(holder)
                 if slot is None:
-                    # Not under the lock that completions need: they may come on the thread that is asked.
+                    # Not under the lock that completions need: they may come on the thread that allocates.
                     self._grow()
         return slot
 
     def give_back(self, holder: object, slot: Slot | None) -> None:
         """The execution is over and its outputs have been copied. Twice does nothing.
 
-        Without a slot, all that the holder has: it was interrupted while it took one.
+        Without a slot, everything that the holder has: it was interrupted while it took one.
         """
         with self._lock:
             for item in self._slots if slot is None else (slot,):
@@ -230,7 +230,7 @@ class SlotPool:
     def _grow(self) -> None:
         with self._lock:
             self._free = [slot for slot in self._slots if slot.holder is None]
-            if self._free:  # left behind where an earlier growth was interrupted, or given back just now
+            if self._free:  # left behind by an interrupted growth, or given back just now
                 return
         count = min(max(1, len(self._slots)), _MAX_SLOTS_AT_ONCE)
         buffer, memory = self._allocate(self._slot_bytes * count)

@@ -31,7 +31,7 @@ Notify = Callable[[Any, int], object]
 
 log = logging.getLogger(__name__)
 
-# Guards the hand-over between the completing thread and those who come to wait; held for a few instructions.
+# Guards the hand-over between the completing thread and the waiting ones; held for a few instructions.
 _lock = make_lock("execution")
 
 
@@ -45,8 +45,8 @@ def renew_lock() -> None:
 class Execution:
     """An execution that was accepted.
 
-    States: *pending* until the device reported its end, then *done* with outputs or an error, for good. It is
-    made by ``Graph.execute_async`` only.
+    States: *pending* until the device has reported its end, then *done* with outputs or an error, for good. Only
+    ``Graph.execute_async`` gives one to the user.
     """
 
     __slots__ = ("_call", "_callbacks", "_error", "_notifier", "_outputs", "_wakers", "job", "record")
@@ -64,18 +64,18 @@ class Execution:
         self._callbacks: list[Callable[[Execution], object]] = []
 
     def done(self) -> bool:
-        """Whether it is over, in whatever way."""
+        """Whether the execution is over, whatever its outcome."""
         return self._call is None
 
     def cancelled(self) -> bool:
-        """Whether it was ended by cancel() or an abort signal."""
+        """Whether cancel() or an abort signal ended it."""
         return self._error is not None and self._error.code == st.QNN_GRAPH_ERROR_ABORTED.code
 
     def cancel(self) -> bool:
-        """Ask for an early end; False if it is already over.
+        """Ask for an early end; False if the execution is already over.
 
-        An execution that waits ends at once; one that runs ends after its present step, or may finish. Either
-        way it is notified once; ``result()`` raises Aborted if the cancel came in time.
+        A waiting execution ends at once. A running one ends after its present step, or may still finish. Either
+        way there is one notification; ``result()`` raises Aborted if the cancel came in time.
         """
         call = self._call
         if call is None:
@@ -86,7 +86,7 @@ class Execution:
     def result(self, timeout: float | None = None) -> Outputs:
         """Wait for the end and return the outputs by name; raises the execution's error.
 
-        Raises TimeoutError if ``timeout`` seconds pass first; the execution goes on then.
+        Raises TimeoutError if ``timeout`` seconds pass first; the execution then goes on.
         """
         self._wait(timeout)
         if self._error is not None:
@@ -100,7 +100,7 @@ class Execution:
         return self._error
 
     def add_done_callback(self, function: Callable[[Execution], object]) -> None:
-        """Call ``function(execution)`` on the notify thread once it is over (soon, if it is already)."""
+        """Call ``function(execution)`` on the notify thread once the execution is over; soon, if it already is."""
         check_callable("function", function, "the execution")
         with _lock:
             if self._call is not None:
@@ -110,7 +110,7 @@ class Execution:
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         if not self.done():
-            import asyncio  # whoever awaits has it; others need not wait for it
+            import asyncio  # a program that awaits has loaded it; others need not wait for the import
 
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
@@ -150,22 +150,22 @@ class Execution:
         return self.done()
 
     def _leave(self, error: QnnError) -> None:
-        """In the child of a fork: it is the parent's, where it ends and is notified."""
+        """In the child of a fork: the execution is the parent's. It ends and is notified there."""
         self._error, self._call = error, None
         self._wakers, self._callbacks = [], []
 
-    def _set_profile(self, told: DeviceProfile) -> None:
-        """Times of steps and pauses, which come before the end when a detailed profile was asked for."""
+    def _set_profile(self, profile: DeviceProfile) -> None:
+        """Keep the times of steps and pauses. With a detailed profile they arrive before the end."""
         call = self._call
         if call is not None and call.profile is not None:
-            call.profile.told = told
+            call.profile.told = profile
 
     def _complete(self, record: Record, text: str = "", *, here: bool = False) -> None:
-        """Called by the link when the device has reported the end; again does nothing.
+        """Called by the link when the device has reported the end; a second call does nothing.
 
-        For a queued execution nothing that goes wrong here may leave it unfinished or reach the link, which has
-        others to complete. A synchronous one, or one that was computed ``here``, ends on its caller's own thread,
-        whose interrupts are the caller's.
+        An error in here must neither leave a queued execution unfinished nor reach the link, which has other
+        executions to complete. A synchronous execution, or one that was computed ``here``, ends on its caller's
+        own thread, so interrupts are passed on to the caller.
         """
         call = self._call
         if call is None:
@@ -190,13 +190,13 @@ class Execution:
                 wake()
             except BaseException:
                 self._report("waking those who wait for execution %d", self.job)
-        last, told = len(callbacks) if untold else 0, Told(call.places, call)
+        last, on_return = len(callbacks) if untold else 0, Told(call.places, call)
         if call.notify is not None:
             code = 0 if self._error is None else self._error.code
             notification = Notification(call.notify, call.niceness, call.timeout_at, call.link.now)
-            self._notifier.post(notification, call.notify_param, code, after=None if last else told)
+            self._notifier.post(notification, call.notify_param, code, after=None if last else on_return)
         for number, function in enumerate(callbacks, 1):
-            self._notifier.post(function, self, after=told if number == last else None)
+            self._notifier.post(function, self, after=on_return if number == last else None)
 
     def _outcome(self, call: Call | AppRun, record: Record, text: str) -> tuple[Outputs | None, QnnError | None]:
         if record.status:
@@ -218,15 +218,15 @@ class Execution:
         return f"<Execution {self.job}, done: {', '.join(self._outputs or ())}>"
 
     def _report(self, text: str, *details: object) -> None:
-        with contextlib.suppress(BaseException):  # whoever listens to the log may fail too
+        with contextlib.suppress(BaseException):  # a log handler may fail too
             log.exception(text, *details)
 
 
-# What links do with executions; users have no need of it.
+# Functions for links; users do not need them.
 
 
 def complete(execution: Execution, record: Record, text: str) -> None:
-    """End an execution of which the device will not tell any more; again does nothing."""
+    """End an execution that the device will not report any more; a second call does nothing."""
     execution._complete(record, text)
 
 
@@ -236,20 +236,20 @@ def complete_here(execution: Execution, record: Record, text: str) -> None:
 
 
 def block(execution: Execution, timeout: float | None) -> bool:
-    """Wait on this thread until another completes the execution; whether it is over."""
+    """Wait on this thread until another completes the execution; returns whether it is over."""
     return execution._block(timeout)
 
 
 def leave(execution: Execution, error: QnnError) -> None:
-    """In the child of a fork: it is the parent's."""
+    """In the child of a fork: the execution is the parent's."""
     execution._leave(error)
 
 
 def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> None:
-    """Complete the executions that a packet from the device tells of.
+    """Complete the executions that a packet from the device reports.
 
-    Each leaves the table when it is complete, not before: who looks for one there finds it while it still holds
-    something.
+    Each leaves the table when it is complete, not before: as long as an execution holds anything, it can be found
+    there.
     """
     kind = packet[0]
     if kind == frames.DONE:
@@ -269,5 +269,5 @@ def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> 
     elif kind == frames.PROFILE:
         execution = pending.get(frames.PROFILE_HEAD.unpack_from(packet)[3])
         if execution is not None:
-            told = msgspec.msgpack.decode(packet[frames.PROFILE_HEAD.size :], type=DeviceProfile)
-            execution._set_profile(told)
+            profile = msgspec.msgpack.decode(packet[frames.PROFILE_HEAD.size :], type=DeviceProfile)
+            execution._set_profile(profile)

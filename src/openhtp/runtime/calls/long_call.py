@@ -1,7 +1,7 @@
-"""How a long call that is no execution ends early: finalizing and creating contexts carry signals, too.
+"""How a long call other than an execution ends early: finalizing and creating contexts carry signals, too.
 
-The caller waits for the work instead of doing it, so that it is back soon after the signal, whatever the work is
-in the middle of. Work that nobody waits for any more is told so, and gives back what it made.
+The caller waits for the work instead of doing it, so it returns soon after the signal, whatever step the work has
+reached. Work that nobody waits for any more is cancelled and gives back what it made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Whoever waits looks again when something is put here.
+# A waiting thread looks again when something is put here.
 News = queue.SimpleQueue[None]
 
 OF_GRAPH = st.QNN_GRAPH_ERROR_ABORTED, st.QNN_GRAPH_ERROR_TIMED_OUT
@@ -39,10 +39,10 @@ OF_CONTEXT = st.QNN_CONTEXT_ERROR_ABORTED, st.QNN_CONTEXT_ERROR_TIMED_OUT
 
 
 class Waiting(Protocol):
-    """Where a call waits that a signal may end."""
+    """The place where a call waits until it is served or its signal ends it."""
 
     def wake_all(self) -> None:
-        """Let everybody who waits look again."""
+        """Let all waiting threads look again."""
 
 
 class Interrupt:
@@ -59,7 +59,7 @@ class Interrupt:
         self._waiting_at: Waiting | None = None
 
     def trigger(self) -> None:
-        """Abort the call, wherever it is."""
+        """Abort the call, however far it has come."""
         with self._lock:
             if self.holder is None:
                 raise WrongState(
@@ -74,7 +74,7 @@ class Interrupt:
             target[0].cancel(target[1])
 
     def free(self) -> None:
-        """Serve no more calls; refused while one carries it."""
+        """Serve no more calls; refused while a call carries the signal."""
         with self._lock:
             if self.holder is not None:
                 raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
@@ -82,11 +82,11 @@ class Interrupt:
 
     @property
     def is_triggered(self) -> bool:
-        """Whether the call that carries it was aborted."""
+        """Whether the call that carries the signal was aborted."""
         return self._triggered
 
     def begin(self, holder: object, waiting_at: Waiting) -> None:
-        """Serve a call that may have to wait there."""
+        """Serve a call, which may have to wait at ``waiting_at``."""
         self._life.require("use")
         with self._lock:
             if self.holder is not None:
@@ -126,15 +126,15 @@ class Interrupt:
 
 
 class Impatience(Interrupt):
-    """What a call carries that must not wait at all."""
+    """The interrupt of a call that must not wait at all."""
 
     def interruption(self, now_ns: int, deadline_ns: int | None) -> QnnError | None:
-        """The queue is full: that is enough."""
+        """Ends the call as soon as the queue is full."""
         return QueueFull("the queue is full, and the call must not wait")
 
 
 class Stop:
-    """Of one call that carries a signal: whether to go on, and who is to be woken if not."""
+    """Says whether a call that carries a signal should go on, and wakes its waiting threads if it should not."""
 
     def __init__(self, interrupt: Interrupt, what: str, statuses: tuple[Status, Status]) -> None:
         self._interrupt = interrupt
@@ -167,7 +167,7 @@ class Stop:
             news.put(None)
 
     def wait(self, news: News, done: Callable[[], bool]) -> None:
-        """Wait until it is done; each change of that is told in ``news``. Raises when the call should end."""
+        """Wait until ``done()``; each change is announced in ``news``. Raises when the call should end."""
         self._listeners.add(news)
         try:
             while not done():
@@ -179,7 +179,7 @@ class Stop:
             self._listeners.discard(news)
 
     def run(self, work: Callable[[], _T], discard: Callable[[_T], object] = lambda result: None) -> _T:
-        """Have work done on another thread. When the call ends before it, what comes of it is discarded."""
+        """Have work done on another thread. If the call ends before the work, the result is discarded."""
         self.check()
         outcome: Promise[_T] = Promise()
         news = News()
@@ -205,10 +205,10 @@ def carrying(
     statuses: tuple[Status, Status],
     work: Callable[[Fill | None, Stop | None], _T],
 ) -> _T:
-    """Do work that carries handles: a profile that is filled in, a signal that may stop it.
+    """Do work that carries handles: a profile that is filled in, a signal that may stop the work.
 
-    A call that is part of another is given that one's stop: the signal is carried already.
-    No context manager: a caller interrupted within ``__enter__`` or at the start of ``__exit__`` would keep both.
+    A call within another call gets the outer call's stop, as that one carries the signal already.
+    This is no context manager: a caller interrupted in ``__enter__`` or early in ``__exit__`` would keep both.
     """
     if isinstance(signal, Stop):
         return carrying(profile, None, what, statuses, lambda fill, _: work(fill, signal))
@@ -230,7 +230,7 @@ def carrying(
         result = work(None if sheet is None else sheet.fill, stop)
         give_back()
     except BaseException:
-        tidying.post((give_back, ()))  # before anything else: what follows may be interrupted again
+        tidying.post((give_back, ()))  # first of all: the next line may be interrupted again
         give_back()
         raise
     return result

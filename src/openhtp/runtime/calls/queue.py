@@ -1,10 +1,10 @@
 """The bounded execution queue of a context: places for requests accepted and not yet completed.
 
 Finished executions whose callbacks have not returned are counted beside it. When there are too many, the next
-asynchronous request is held back, as by a full queue: a client that is slower than its device slows that down.
+asynchronous request is held back, as by a full queue: a client that is slower than its device slows the device.
 Two kinds of waiting would never end, so there are two exceptions. A callback that submits is not held back, since
-the callbacks that it would wait for come after it. And when no callback returned for a while, the one that runs
-may be waiting for the very thread that is held back: one request is let through then, and the log says so.
+the callbacks that it would wait for come after it. And when no callback has returned for a while, the running one
+may be waiting for the very thread that is held back: then one request is let through, and the log says so.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from openhtp.options import CONTEXT
 
 log = logging.getLogger(__name__)
 
-# As many finished executions may wait for their callbacks in the shortest queue: the way to the notify thread must
-# not hold back who has quick ones.
+# Even in the shortest queue, this many finished executions may wait for their callbacks: the way to the notify
+# thread must not hold back a client with quick callbacks.
 _LEAST_UNTOLD = 32
 TELLING_PATIENCE_NS = 5_000_000_000
 
@@ -34,36 +34,36 @@ def most_untold(depth: int) -> int:
 
 
 class Teller(Protocol):
-    """What delivers notifications."""
+    """The thread that delivers notifications, as the queue sees it."""
 
     def is_this_thread(self) -> bool:
         """Whether the caller is a callback."""
 
 
 class PlaceHolder(Protocol):
-    """Whatever stands for one request."""
+    """The object that stands for one request."""
 
     @property
     def synchronous(self) -> bool:
-        """Whether its caller waits for its end, so that nobody is notified."""
+        """Whether the caller waits for the end, so that there is no notification."""
 
     @property
     def notifier(self) -> Teller:
-        """What delivers its notification."""
+        """The teller that delivers its notification."""
 
 
 class NoticeQueue(Protocol):
-    """Where notifications are numbered, and called in that order by a thread that does not tell of each."""
+    """Numbered notifications, called in that order by a thread that does not report each return."""
 
     def returned(self) -> tuple[int, int]:
-        """The number of the last one that has returned, and when that was on the monotonic clock."""
+        """The number of the last notification that has returned, and the monotonic time of its return."""
 
     def await_return(self, number: int, places: Places) -> int:
-        """Have places look again when this one has returned; the number of the last one that has."""
+        """Have places look again when this notification has returned. Returns the number of the last that has."""
 
 
 class Told:
-    """What comes after the notification of a request: its places learn that its callback returned."""
+    """Called after the notification of a request: tells its queue that the callback has returned."""
 
     __slots__ = ("holder", "places")
 
@@ -72,7 +72,7 @@ class Told:
         self.holder = holder
 
     def __call__(self) -> None:
-        """On the notify thread."""
+        """Runs on the notify thread."""
         self.places.told(self.holder)
 
 
@@ -83,23 +83,24 @@ def check_depth(depth: object) -> int:
 
 
 class Places:
-    """Who has a place, and who waits for one, in order of coming.
+    """The requests that have a place, and those that wait for one, in order of arrival.
 
-    Being in the set is having the place: there is no count beside it that an interrupt could leave behind.
+    A request has a place by being in the set: there is no separate count that an interrupt could leave wrong.
     """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self._held: set[PlaceHolder] = set()
-        # Each waits on a lock of its own, released when there is news for it.
+        # Each waiter has a lock of its own, which is released when there is news.
         self._waiters: dict[PlaceHolder, _Waiter] = {}
-        # Finished executions whose callbacks have not returned, and when one last did, or might have.
+        # Finished executions whose callbacks have not returned.
         self._untold: set[PlaceHolder] = set()
-        # The same for those whose return is only to be seen in a queue of notices: their numbers there.
+        # The same for executions whose return only a queue of notices shows: their numbers there.
         self._notices: deque[int] = deque()
         self._notice_queue: NoticeQueue | None = None
         self._most_untold = most_untold(depth)
         self._held_back = False
+        # When a callback last returned, or might have.
         self._told_ns = 0
         self._let_through = 0
         self._lock = make_lock("places")
@@ -111,7 +112,7 @@ class Places:
         return len(self._held)
 
     def try_take(self, holder: PlaceHolder) -> bool:
-        """Take a place if one is free and nobody waits for it."""
+        """Take a place if one is free and no request waits for it."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed()
@@ -128,9 +129,9 @@ class Places:
         until_ns: int | None = None,
         interrupted: Callable[[], QnnError | None] | None = None,
     ) -> None:
-        """Take a place, waiting for it. ``interrupted`` is asked whenever something changed.
+        """Wait for a place and take it. ``interrupted`` is asked whenever something has changed.
 
-        Who gives up waiting, for whatever reason, calls ``give_back``.
+        A caller that gives up waiting, for whatever reason, calls ``give_back``.
         """
         news = threading.Lock()
         news.acquire()
@@ -146,9 +147,9 @@ class Places:
         self._report()
 
     def give_back(self, holder: PlaceHolder, *, untold: bool = False) -> None:
-        """A request was completed, or not sent after all. Does nothing for who has no place and waits for none.
+        """A request was completed, or not sent after all. Nothing happens if it neither has a place nor waits.
 
-        ``untold``: somebody is still to be notified of it, and ``told`` is called then.
+        ``untold``: its notification is still to come, and ``told`` is called after it.
         """
         with self._lock:
             if untold:
@@ -160,7 +161,7 @@ class Places:
                 self._waiters.pop(holder, None)
                 self._hand_out()
                 if untold and self._is_behind():
-                    self._tell_all()  # from now on they wait for callbacks, and not for ever
+                    self._tell_all()  # from now on the waiters wait for callbacks, and not for ever
 
     def told(self, holder: PlaceHolder) -> None:
         """All callbacks of a request have returned; twice does nothing."""
@@ -182,7 +183,7 @@ class Places:
                     self._tell_all()  # as in ``give_back``
 
     def look_again(self) -> None:
-        """Notifications have returned that somebody waited for."""
+        """Awaited notifications have returned."""
         with self._lock:
             self._hand_out()
 
@@ -192,27 +193,27 @@ class Places:
             self._tell_all()
 
     def close(self, why: Callable[[], QnnError]) -> None:
-        """Refuse everyone from now on, those who wait included."""
+        """Refuse all requests from now on, the waiting ones included."""
         with self._lock:
             self._closed = why
             self._tell_all()
 
     def _hand_out(self) -> None:
-        """Give free places to those who wait. Can be begun again wherever it was interrupted."""
+        """Give free places to the waiters. An interrupted run can simply be started again."""
         for holder in list(self._waiters):
             if holder not in self._held:
                 if len(self._held) >= self.depth:
                     return
                 if self._is_behind() and not self._waiters[holder].urgent and not self._is_stuck():
-                    continue  # a callback that waits may stand behind
+                    continue  # a waiting callback may stand behind it
                 self._held.add(holder)
             _tell(self._waiters[holder].news)
             del self._waiters[holder]
 
     def _is_behind(self) -> bool:
-        """Whether as many callbacks are still to return as may be, and not half of them have returned since.
+        """Whether too many callbacks are still to return. Once true, it stays so until half have returned.
 
-        Threads that let each other go on for one call at a time would only take turns.
+        Without that gap, threads would let each other go on for one call at a time and only take turns.
         """
         for _ in range(2):
             untold = self._count_untold()
@@ -225,7 +226,7 @@ class Places:
             returns = min(untold - self._most_untold // 2, len(self._notices))
             number = self._notices[returns - 1]
             if self._notice_queue.await_return(number, self) < number:
-                break  # it is told when half of them have
+                break  # look_again is called when half of them have returned
         return self._held_back
 
     def _count_untold(self) -> int:
@@ -239,7 +240,7 @@ class Places:
         return len(self._untold) + len(notices)
 
     def _is_stuck(self) -> bool:
-        """Whether no callback returned for too long. That lets one request through, and the time begins anew."""
+        """Whether no callback has returned for too long. If so, one request may pass and the time restarts."""
         now_ns = time.monotonic_ns()
         if now_ns - self._told_ns < TELLING_PATIENCE_NS:
             return False
@@ -248,7 +249,7 @@ class Places:
         return True
 
     def _seconds_to_wait(self, until_ns: int | None) -> float:
-        """Until when to wait for news: -1 for ever."""
+        """How long to wait for news; -1 means for ever."""
         with self._lock:
             is_behind = self._is_behind()
         if is_behind:
@@ -257,7 +258,7 @@ class Places:
         return -1 if until_ns is None else _seconds_to(until_ns)
 
     def _report(self) -> None:
-        """Say that a request was let through, under no lock."""
+        """Log, under no lock, that a request was let through."""
         if self._let_through:
             self._let_through = 0
             log.warning(
@@ -280,14 +281,14 @@ class Places:
 
 
 class _Waiter(NamedTuple):
-    """Who waits: ``news`` is released when there is some; ``urgent`` ones do not wait for callbacks."""
+    """A waiting request. ``news`` is released when there is any; ``urgent`` ones do not wait for callbacks."""
 
     news: threading.Lock
     urgent: bool
 
 
 def _is_urgent(holder: PlaceHolder) -> bool:
-    """Whether a request waits for no callbacks: nobody is notified of it, or it is a callback's own."""
+    """Whether a request waits for no callbacks: it has no notification, or a callback submitted it."""
     return holder.synchronous or holder.notifier.is_this_thread()
 
 

@@ -1,6 +1,6 @@
-"""What one call cost: what a profile handle is for the call that fills it.
+"""The cost of one call: a profile handle as seen by the call that fills it.
 
-A call only leaves here what it found out; the tree of events is made when somebody asks for it.
+A call only leaves its measurements here; the tree of events is made when it is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One execution, as its caller saw it. ``modelled`` tells what it would be on the chip, if that is known."""
+    """One execution, as its caller saw it. ``modelled`` has its figures on the chip, if they are known."""
 
     graph: str
     synchronous: bool
@@ -38,13 +38,13 @@ class Executed:
 
     @property
     def clocks(self) -> Clocks:
-        """How fast the chip went, by what the device told; as fast as it can if it told nothing."""
+        """The chip's clocks as the device reported them; full speed if it reported nothing."""
         return FULL if self.told.clocks is None else Clocks.of(self.told.clocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A call that is no execution, and its events."""
+    """A call other than an execution, and its events."""
 
     method: Method
     graph: str
@@ -66,7 +66,7 @@ class Sheet:
         self._life = life
 
     def begin(self, holder: object) -> None:
-        """Serve a call; what it held of an earlier one is gone."""
+        """Serve a call; the cost of an earlier one is gone."""
         self._life.require("use")
         if self.holder is not None:
             raise WrongState(
@@ -83,5 +83,5 @@ class Sheet:
             self.holder = None
 
     def fill(self, cost: Executed | Noted) -> None:
-        """The call is over: what it cost."""
+        """The call is over and cost this."""
         self.found = cost

@@ -1,4 +1,4 @@
-"""Instruments on the runtime: the saver of calls, injected faults, and what traces are told.
+"""Instruments on the runtime: the saver of calls, injected faults, and the news for traces.
 
-Nothing of them is on a call's way while none is on. Start at ``instrument.py``.
+They cost a call nothing while none is installed. Start at ``instrument.py``.
 """

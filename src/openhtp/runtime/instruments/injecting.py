@@ -1,7 +1,7 @@
-"""Faults happen here: while some are armed, the calls that they are for go through this module, and only then.
+"""Injects faults: while some are armed, the calls that they concern go through this module, and only those.
 
-A subsystem restart is real where the device has a process of its own: it is killed. One in this process is given
-up and made anew, with the same consequences. Nothing here is in the way of a call that no fault is for.
+A subsystem restart is real where the device has a process of its own: the process is killed. A device in this
+process is given up and made anew, with the same consequences. Calls that no fault concerns do not pass here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _history: deque[MetFault] = deque(maxlen=MOST_KEPT)
 
 @contextlib.contextmanager
 def injected(text: str, source: str = "faults") -> Iterator[FaultPlan]:
-    """Let calls of this process meet faults while the block runs; ``met`` of the plan tells which did."""
+    """Let calls of this process meet faults while the block runs; the plan's ``met`` lists those that did."""
     plan = FaultPlan(parse_faults(text, source))
     instrument = _arm(plan)
     try:
@@ -61,7 +61,7 @@ def injected(text: str, source: str = "faults") -> Iterator[FaultPlan]:
 
 
 def arm_for_good(text: str) -> None:
-    """Let calls meet faults until the process ends: what the environment asks for. Again does nothing."""
+    """Let calls meet faults until the process ends, as the environment asks. A second call does nothing."""
     if not _armed:
         _arm(FaultPlan(parse_faults(text, FAULTS_VARIABLE)))
 
@@ -89,7 +89,7 @@ def _arm(plan: FaultPlan) -> Instrument:
 
 
 def _met(plan: FaultPlan, point: str) -> list[Fault]:
-    """Count a call; what it meets is logged, and kept for traces."""
+    """Count a call. The faults that it meets are logged, and kept for traces."""
     reached = plan.reached(point, time.monotonic_ns())
     _history.extend(reached)
     for met in reached:
@@ -98,7 +98,7 @@ def _met(plan: FaultPlan, point: str) -> list[Fault]:
 
 
 def _meet(plan: FaultPlan, point: str, device: Device | None) -> None:
-    """Let a call that is no execution meet its faults."""
+    """Let a call other than an execution meet its faults."""
     for fault in _met(plan, point):
         if fault.kind is FaultKind.SLOW:
             time.sleep(fault.delay_ns / 1e9)
@@ -114,7 +114,7 @@ def _error(fault: Fault) -> QnnError:
 
 
 def restart(device: Device) -> None:
-    """Have a device's process die, and wait until the device has noticed. One that is shared must allow faults."""
+    """Kill a device's process, and wait until the device has noticed. A shared device must allow faults."""
     link = device.link
     if device.name is not None:
         link.request(ms.Inject())
@@ -136,7 +136,7 @@ def restart(device: Device) -> None:
 
 
 class _FaultyLink:
-    """The link of one execution, on which something happens to it."""
+    """The link of one execution, on which the execution meets its fault."""
 
     def __init__(self, link: Link, fault: Fault, device: Device) -> None:
         self._link = link
@@ -147,12 +147,12 @@ class _FaultyLink:
         return getattr(self._link, name)
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Send it late, or let it end before it is sent."""
+        """Send the execution late, or let it end before it is sent."""
         if not self._happens(execution):
             self._link.submit(execution, frame, sent)
 
     def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """What happens to an execution happens where it is sent."""
+        """An execution meets its fault where it is sent."""
         return False
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
@@ -247,7 +247,7 @@ def _restoring(
     return cast(Context, proceed(self, parsed, *args, **rest))
 
 
-# Hooks, and the points that calls reach there.
+# Hooks, and the points that calls reach in them.
 _HOOKS: dict[str, tuple[set[str], Callable[..., Any]]] = {
     "device_create": ({"deviceCreate"}, _creating_devices),
     "context_open": ({"contextCreate", "contextCreateFromBinary"}, _opening_contexts),

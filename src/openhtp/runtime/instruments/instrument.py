@@ -1,12 +1,12 @@
-"""The one way to watch the runtime and to come between its calls: an ``Instrument``, a set of optional hooks.
+"""The one way to watch the runtime and to intercept its calls: an ``Instrument``, a set of optional hooks.
 
 A class says with ``hooked`` which of its methods have hooks. While an instrument is installed, a call of such a
 method goes to its hook, as ``hook(proceed, *arguments, **options)``; ``proceed`` is the method itself. Events that
-are no calls are methods of ``News``.
+are not calls are methods of ``News``.
 
-Hooks are resolved when an instrument is installed. Without one, a method is the function that its class defines:
-nothing is asked, and nothing stands on the way. Everything here is for the whole process, as programs and the
-environment ask for recordings and faults before there is a backend, and for all of them.
+Hooks are resolved when an instrument is installed. Without an instrument, a method is the function that its class
+defines, and costs nothing extra. An instrument holds for the whole process, as programs and the environment ask
+for recordings and faults before there is a backend, and for all backends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _C = TypeVar("_C", bound=type)
 
 HOOKS = frozenset(
     {
-        # Calls of a backend, and of what it makes
+        # Calls of a backend, and of the signals it makes
         *("device_create", "signal_create", "signal_trigger", "profile_create", "log_create", "capability_ask"),
         # Of a device
         *("context_create", "context_open", "context_restore", "binary_validate"),
@@ -58,7 +58,7 @@ class _HookPoint(NamedTuple):
 
 
 class Instrument:
-    """Hooks by their names, which are those in ``HOOKS``. Install it, and remove it again."""
+    """Hooks by name; ``HOOKS`` has all names. Install an instrument, and remove it again."""
 
     def __init__(self, hooks: Mapping[str, Hook]) -> None:
         unknown = sorted(hooks.keys() - HOOKS)
@@ -67,7 +67,7 @@ class Instrument:
         self.hooks = dict(hooks)
 
     def install(self) -> None:
-        """Lead calls through the hooks; those of the last one installed are called first."""
+        """Lead calls through the hooks; those of the instrument installed last are called first."""
         with _installing:
             _installed.append(self)
             _resolve(self.hooks)
@@ -87,7 +87,7 @@ class Instrument:
 
 
 class Watched:
-    """Whether an instrument has hooks of executions: a shortcut past the hooked methods must not be taken then."""
+    """Whether an instrument has hooks of executions: then no shortcut past the hooked methods may be taken."""
 
     executions = False
 
@@ -112,7 +112,7 @@ def hooked(**hooks: str) -> Callable[[_C], _C]:
 
 
 def told(listen: Callable[..., object]) -> Hook:
-    """A hook of news that calls ``listen`` with them. One that raises is logged; the work goes on."""
+    """A hook that calls ``listen`` with the news. If ``listen`` raises, that is logged and the work goes on."""
 
     def hook(proceed: Callable[..., object], source: News, *news: object) -> None:
         proceed(source, *news)
@@ -151,16 +151,16 @@ def _through(hook: Hook, proceed: Callable[..., Any]) -> Callable[..., Any]:
     entry_answered="entry_answered",
 )
 class News:
-    """What instruments are told beside calls. The methods do nothing; their hooks do, if there are any."""
+    """Events other than calls. The methods do nothing; their hooks do, if there are any."""
 
     def device_made(self, device: Device) -> None:
-        """It can be used from now on, for the first time or after a restart."""
+        """The device can be used from now on, for the first time or after a restart."""
 
     def device_leaves(self, device: Device) -> None:
-        """It can be used for the last time."""
+        """The device can be used for the last time."""
 
     def graph_loaded(self, graph: Graph) -> None:
-        """It can be executed from now on."""
+        """The graph can be executed from now on."""
 
     def entry_answered(self, name: str, status: int) -> None:
         """A client of the C table has its answer."""

@@ -1,4 +1,4 @@
-"""The saver's files: calls as lines, and the data of tensors beside them, each once; see ``saving_calls.py``."""
+"""The saver's files: one with calls as lines, one with the data of tensors, each once; see ``saving_calls.py``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 _PLAIN = (str, int, float, bool, type(None))
-# Parameters of nodes that are larger lie in the file beside.
+# Larger parameters of nodes go into the data file.
 _MOST_LISTED = 64
 
 
 class Saver:
-    """An open recording. Lines are written at once, so that a program that dies leaves what it did."""
+    """An open recording. Lines are written at once, so that a program that dies leaves a record of its calls."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.RLock()
@@ -54,7 +54,7 @@ class Saver:
         self.write(cs.Begin(format=cs.FORMAT, version=cs.FORMAT_VERSION, openhtp=VERSION, data=cs.DATA_NAME))
 
     def write(self, call: cs.Call) -> None:
-        """One line; in the child of a fork nothing, as the files are the parent's."""
+        """Write one line; in the child of a fork nothing, as the files are the parent's."""
         if os.getpid() != self._pid:
             return
         with self._lock, contextlib.suppress(ValueError):  # closed by another thread
@@ -72,7 +72,7 @@ class Saver:
     # Objects
 
     def number(self, thing: Any) -> int | None:
-        """The number of an object that the file knows."""
+        """The number of an object; None if the file does not know it."""
         return self._numbers.get(thing)
 
     def name(self, thing: Any) -> int:
@@ -84,7 +84,7 @@ class Saver:
             return number
 
     def rename(self, thing: Any, number: int) -> None:
-        """A part of an object, which calls know instead of it, has its number."""
+        """Give a part of an object the object's number, for calls that know only the part."""
         with self._lock:
             self._numbers[thing] = number
 
@@ -95,14 +95,14 @@ class Saver:
             return number
 
     def end(self, execution: object) -> int | None:
-        """The number of an execution that is over; None if its begin is not in the file."""
+        """The number of an execution that is over; None if its beginning is not in the file."""
         with self._lock:
             return self._executions.pop(id(execution), None)
 
     # Data
 
     def array(self, array: Array) -> cs.StoredArray:
-        """Put an array into the file beside; what is there already is not written again."""
+        """Put an array into the data file; data that is there already is not written again."""
         dense = np.ascontiguousarray(array)
         return self._put(dense.tobytes(), dense.dtype.newbyteorder("<").str, list(dense.shape))
 
@@ -125,7 +125,7 @@ class Saver:
     # Values
 
     def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options as JSON holds them; an object of ours is its number, and what cannot be held is told as text."""
+        """Options as JSON can hold them: an object of ours as its number, other values that JSON lacks as text."""
         return {name: self._plain(value) for name, value in given.items() if value is not None}
 
     def _plain(self, value: Any) -> Any:
@@ -212,7 +212,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _opened(folder: Path) -> tuple[Path, FileIO]:
-    """The file for lines; in a folder of its own for this process if another one is writing there."""
+    """The file for lines. If another process is writing in the folder, this one gets a subfolder of its own."""
     for path in (folder, folder / f"process_{os.getpid()}"):
         path.mkdir(parents=True, exist_ok=True)
         file = (path / cs.CALLS_NAME).open("ab", buffering=0)

@@ -1,7 +1,7 @@
 """The saver: writes down every call of the API while it is on, for ``openhtp replay``.
 
 It stands between callers and the objects of the runtime, so Python programs, sessions and clients of the C table
-are recorded alike. What was made before it was on is left out, except backends and devices.
+are recorded alike. Objects made before it was on are left out, except backends and devices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from openhtp.runtime.objects.tensor import Tensor
 _T = TypeVar("_T")
 
 _ENDS = ("inputs", "outputs")
-# Calls that change nothing that a replay needs: hooks, and the entries that are written down for them.
+# Calls that do not matter to a replay: their hooks, and the entries that are written down for them.
 _ONLY_NAMED = {
     "log_create": "logCreate",
     "capability_ask": "propertyHasCapability",
@@ -47,7 +47,7 @@ _ONLY_NAMED = {
 
 
 class _State:
-    """The one recording of a process, and how many asked for it."""
+    """The one recording of a process, and the number of its users."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -61,7 +61,7 @@ _state = _State()
 
 
 def start_saving(folder: str | os.PathLike[str]) -> Path:
-    """Record all calls of this process from now on; returns the folder. One that is on already goes on."""
+    """Record all calls of this process from now on; returns the folder. A recording that is already on goes on."""
     path = path_of(folder)
     if path is None:
         raise InvalidArgument(f"folder is {shown(folder)}; expected the path of a folder")
@@ -75,7 +75,7 @@ def start_saving(folder: str | os.PathLike[str]) -> Path:
 
 
 def stop_saving() -> None:
-    """Whoever started a recording has no more use for it; it ends with the last of them."""
+    """A user of the recording has finished; the recording ends with its last user."""
     with _state.lock:
         _state.users -= 1
         if _state.users == 0 and _state.saver is not None and _state.instrument is not None:
@@ -85,7 +85,7 @@ def stop_saving() -> None:
 
 
 def save_for_good(folder: str) -> None:
-    """Record until the process ends: what the environment asks for. Again does nothing."""
+    """Record until the process ends, as the environment asks. A second call does nothing."""
     if not _state.for_good:
         start_saving(folder)
         _state.for_good = True
@@ -102,13 +102,13 @@ def saved(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 class _SaverHooks:
-    """One hook for each call that is written down. What was made before the saver was on has no number."""
+    """One hook for each call that is written down. Objects made before the saver was on have no number."""
 
     def __init__(self, saver: Saver) -> None:
         self._saver = saver
 
     def instrument(self) -> Instrument:
-        """All of them."""
+        """An instrument with all hooks."""
         hooks = {name: getattr(self, name) for name in vars(_SaverHooks) if name in HOOKS}
         return Instrument({**hooks, **{name: self._only_named(entry) for name, entry in _ONLY_NAMED.items()}})
 
@@ -303,7 +303,7 @@ class _SaverHooks:
 
     def signal_trigger(self, proceed: Hook, signal: Signal) -> None:
         number = self._saver.number(signal)
-        if number is not None:  # before what it ends
+        if number is not None:  # written before the end of the call that it aborts
             self._saver.write(cs.SignalTrigger(signal=number))
         proceed(signal)
 
@@ -332,7 +332,7 @@ class _SaverHooks:
     def free(self, proceed: Hook, thing: Any, **options: Any) -> None:
         number = self._saver.number(thing)
         proceed(thing, **options)
-        if number is not None:  # after what went with it
+        if number is not None:  # written after the objects that were freed with it
             self._saver.write(cs.Free(object=number))
 
     def entry_answered(self, proceed: Hook, news: News, name: str, status: int) -> None:
@@ -349,7 +349,7 @@ class _SaverHooks:
 
 
 class _Lost:
-    """Stands for an object that could not be made: it has a number all the same."""
+    """Stands for an object that could not be made; even that has a number."""
 
 
 def _tried(call: Callable[[], _T]) -> tuple[_T | None, QnnError | None]:

@@ -1,7 +1,7 @@
 """Requests to the device's process and their answers, matched by number.
 
-A thread of its own reads the answers: it is never interrupted, so an answer is never lost half-way, its
-descriptors are closed if nobody wants them, and a caller that is interrupted while it waits leaves the connection
+A separate thread reads the answers. It is never interrupted, so an answer is never lost half-way, and its
+descriptors are closed if nobody wants them. A caller that is interrupted while it waits leaves the connection
 intact.
 """
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long one whose signal ended the waiting is kept, so that the device has given back what it made so far.
+# After a signal ended the waiting, the caller stays this long, so that the device can give back what it made.
 GRACE_S = 0.03
 
 
 class Silence(Disconnected):
-    """Nothing was answered in the time that was given."""
+    """No answer came in the allotted time."""
 
 
 class _Question:
@@ -47,12 +47,12 @@ class _Question:
         self.answered = False
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.reply: ms.Reply | None = None
-        self.data = b""  # what came beside the reply
+        self.data = b""  # came beside the reply
         self.forsaken = False
         self.undos = [] if undo is None else [undo]
 
     def answer(self) -> None:
-        """Let whoever waits for it go on."""
+        """Let the waiting thread go on."""
         self.answered = True
         self.news.put(None)
 
@@ -103,7 +103,7 @@ class Control:
             channel.send(self.sock, self._encode(message, next(self._numbers)), ())
 
     def shut(self) -> None:
-        """End the connection: whoever waits is told so."""
+        """End the connection; waiting threads are woken."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -115,7 +115,7 @@ class Control:
         self.sock.close()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: close the copy, and only that."""
+        """In the child of a fork: close only this copy of the socket."""
         self._over = True
         self._turn = make_lock("control")
         self._asked = {}
@@ -151,7 +151,7 @@ class Control:
             raise
 
     def _wait_or_stop(self, number: int, question: _Question, stop: Stop) -> None:
-        """Wait for the answer. When the call is to end before it comes, so is the device's work."""
+        """Wait for the answer. If the call should end before the answer comes, the device's work ends, too."""
         try:
             stop.wait(question.news, lambda: question.answered)
         except QnnError:
@@ -164,14 +164,14 @@ class Control:
         """Bytes of a request that the device will be able to read, or an error before anything is sent."""
         # Devices of any version read a greeting; numbers came later.
         message.number = 0 if isinstance(message, ms.Hello) else number
-        what = type(message).__name__
+        kind = type(message).__name__
         try:
             data = ms.encode(message)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidArgument(f"{what} cannot be sent: {error}") from error
+            raise InvalidArgument(f"{kind} cannot be sent: {error}") from error
         if len(data) > channel.MAX_MESSAGE:
             raise InvalidArgument(
-                f"{what} of {len(data)} bytes; a request has at most {channel.MAX_MESSAGE}: use shorter names",
+                f"{kind} of {len(data)} bytes; a request has at most {channel.MAX_MESSAGE}: use shorter names",
                 st.QNN_COMMON_ERROR_INVALID_ARGUMENT,
             )
         return data
@@ -179,7 +179,7 @@ class Control:
     # On threads that are never interrupted
 
     def _forsake(self, number: int, question: _Question) -> None:
-        """Nobody waits for this answer any more: what the request made is undone, now or when the answer comes."""
+        """Nobody waits for this answer any more: undo what the request made, now or when the answer comes."""
         question.forsaken = True
         if question.reply is not None:
             self._take_back(question)
@@ -212,7 +212,7 @@ class Control:
 
     def _deliver(self, packet: bytes, descriptors: list[int]) -> None:
         reply, data = read_reply(packet, descriptors)
-        # The first answer is that to the greeting, which has no number.
+        # The first answer is the reply to the greeting, which has no number.
         question = self._asked.pop(reply.number or 1, None)
         if question is None:
             return

@@ -1,4 +1,4 @@
-"""What a new device is, decided once: an emulated NPU or the vendor's library, in which process, by which driver.
+"""Decides once what a new device is: an emulated NPU or the vendor's library, in which process, by which driver.
 
 Nothing of the vendor's library is loaded until a device is created.
 """
@@ -38,7 +38,7 @@ VENDOR = "vendor"
 
 
 def chosen_host(chosen: OptionValues) -> str:
-    """``process`` or ``thread``, by either of the words for it."""
+    """``process`` or ``thread``, by the option host or transport."""
     by_transport = None if chosen.transport is None else TRANSPORTS[chosen.transport]
     if chosen.host and by_transport and chosen.host != by_transport:
         raise InvalidArgument(
@@ -54,32 +54,32 @@ def emulated_connect(options: DeviceOptions, chosen: OptionValues) -> Connect:
     shared = chosen.npu == "shared"
     if chosen_host(chosen) == "process":
         # A name that only this process knows makes its devices clients of one process.
-        reached = options
+        target = options
         if shared and options.name is None:
             name = f"npu-of-{os.getpid()}-{options.config.soc}"
-            reached = dataclasses.replace(options, name=name, allow_faults=True)
-        return lambda on_lost: RpcLink(reached, on_lost, shares_budget=shared)
+            target = dataclasses.replace(options, name=name, allow_faults=True)
+        return lambda on_lost: RpcLink(target, on_lost, shares_budget=shared)
     if options.name is not None:
         raise InvalidArgument(
             f"device {options.name!r} is shared with other processes, so its host is a process; leave out host",
             st.QNN_DEVICE_ERROR_INVALID_CONFIG,
         )
-    from openhtp.runtime.links.thread_link import ThreadLink  # with all that a device needs
+    from openhtp.runtime.links.thread_link import ThreadLink  # imports everything that a device needs
 
     return lambda on_lost: ThreadLink(options, on_lost, shared=shared)
 
 
 def vendor_library(library: str | os.PathLike[str]) -> Path:
-    """The file that ``Backend(library=...)`` means. Raises with advice if it is missing or no library."""
+    """The file that ``Backend(library=...)`` means. Raises with advice if the file is missing or no library."""
     from openhtp.vendor.library import check_file, require_library
 
-    given = path_of(library)
-    if given is None:
+    requested = path_of(library)
+    if requested is None:
         raise InvalidArgument(
             f"library is {shown(library)}; expected the path of a libQnnHtp.so, or {VENDOR!r}",
             st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
         )
-    path = require_library() if str(given) == VENDOR else given
+    path = require_library() if str(requested) == VENDOR else requested
     check_file(path)
     return path
 
@@ -110,19 +110,19 @@ def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) 
         "parallel_graphs: the library runs one graph at a time": config.parallel_graphs,
         "vtcm_windowing: the library manages its VTCM": config.vtcm_windowing,
     }
-    for what, given in refusals.items():
-        if given:
+    for refusal, applies in refusals.items():
+        if applies:
             raise UnsupportedFeature(
-                f"the vendor device does not take {what}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
+                f"the vendor device does not take {refusal}", st.QNN_DEVICE_ERROR_UNSUPPORTED_FEATURE
             )
-    reached = dataclasses.replace(options, config=config)
-    return lambda on_lost: RpcLink(reached, on_lost)
+    target = dataclasses.replace(options, config=config)
+    return lambda on_lost: RpcLink(target, on_lost)
 
 
 def choose_driver(chosen: OptionValues) -> str:
-    """Check the choice, and say in the log what the vendor's library says of it.
+    """Check the choice, and log what the vendor's library logs about it.
 
-    Returns the version of the system's driver; empty if it is not used, or its version was not said.
+    Returns the version of the system's driver; empty if the driver is not used or no version was given.
     """
     by_itself = chosen.driver_path is None and chosen.platform == "windows"
     if by_itself and (chosen.driver_version is None or _brings_libraries()):

@@ -1,4 +1,4 @@
-"""The process of a device: how it is started and reached, what it said before it died, and how it ends."""
+"""The process of a device: how it is started and reached, what it wrote before it died, and how it ends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from openhtp.core.errors import ResourceError
 from openhtp.device.config import DeviceConfig
 from openhtp.rpc import channel, rendezvous
 
-# How much of what a device wrote is shown when it has died.
+# How many bytes of a dead device's output are shown.
 _LAST_WORDS = 2000
-# A device without clients ends by itself; one that does not is ended.
+# A device without clients ends by itself. After this time it is killed.
 _PATIENCE_S = 5
-# How long after its last word a process that died has ended.
+# A dying process has ended this long after its sockets closed.
 _MOMENT_S = 0.5
-# How the C library is tuned (glibc; others look at nothing of the kind).
+# How the C library is tuned (glibc; other libraries ignore it).
 _TUNABLES, _LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
-# Where libraries are looked for, on this processor and on the DSP, and what separates folders there.
+# Where libraries are searched, on this processor and on the DSP, and the separator of the folders.
 _LIBRARY_PATHS = {"LD_LIBRARY_PATH": ":", "ADSP_LIBRARY_PATH": ";"}
 
 
@@ -55,20 +55,20 @@ class DeviceOptions:
 
 
 class Serving(Protocol):
-    """What serves a link: a process, or a part in a thread of this one."""
+    """The server behind a link: a process, or a share in a thread of this process."""
 
     def last_words(self) -> str:
-        """What it said before it died."""
+        """The server's output before it died."""
 
     def end(self) -> None:
         """The link has gone."""
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: it is the parent's."""
+        """In the child of a fork: the server is the parent's."""
 
 
 class DeviceProcess:
-    """A device process that was started here, and the log that it writes."""
+    """A device process that was started here, and its log."""
 
     def __init__(self, words: list[str], fd: int, environment: dict[str, str]) -> None:
         command = interpreter.command("-m", "openhtp.device", *words)
@@ -92,7 +92,7 @@ class DeviceProcess:
             ) from error
 
     def last_words(self) -> str:
-        """The end of what the device wrote before it died, if that was a failure of its own."""
+        """How the device died, and the end of its output."""
         with self._lock:
             if self._log is None:
                 return ""
@@ -103,7 +103,7 @@ class DeviceProcess:
         return f"{ended_by}; it wrote: {text}" if text else ended_by
 
     def _ended_by(self) -> str:
-        """The signal that ended it, if it ended; its sockets close a moment before that can be known."""
+        """The signal that ended the process, if any. Its sockets close a moment before that can be known."""
         try:
             code = self._process.wait(_MOMENT_S)
         except subprocess.TimeoutExpired:
@@ -111,7 +111,7 @@ class DeviceProcess:
         return f", ended by {signal.Signals(-code).name}" if code < 0 else ""
 
     def end(self) -> None:
-        """Wait for its end: it has nobody left to serve. (The starter of a named one ended long ago.)"""
+        """Wait for its end: it has nobody left to serve. (The starter of a named device ended long ago.)"""
         try:
             self._process.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -120,7 +120,7 @@ class DeviceProcess:
         self._close_log()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: it is not this process's child, so not its to wait for."""
+        """In the child of a fork: the device is the parent's child, so this process must not wait for it."""
         self._process.returncode = 0
         self._lock = threading.Lock()
 
@@ -134,8 +134,8 @@ class DeviceProcess:
 def environment(library: str | None = None) -> dict[str, str]:
     """The environment of a device.
 
-    Its allocator asks for large pages: most of the time of filling fresh memory is the system's. The vendor's
-    library finds its parts, and the DSP its skeleton, beside it.
+    Its allocator asks for large pages, as the system takes most of the time that filling fresh memory costs. The
+    vendor's library finds its parts, and the DSP its skeleton, in the library's folder.
     """
     variables = interpreter.environment()
     chosen = [words for words in variables.get(_TUNABLES, "").split(":") if words]
@@ -148,7 +148,7 @@ def environment(library: str | None = None) -> dict[str, str]:
 
 
 def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None]:
-    """A control socket to the device that is wanted, and its process if that had to be started."""
+    """A control socket to the wanted device, and its process if it had to be started."""
     name = options.name
     if name is None:
         ours, theirs = channel.socket_pair()

@@ -1,4 +1,4 @@
-"""The client's connection to its device, whichever way it is made."""
+"""The client's connection to its device, of whatever kind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.long_call import Stop
 
 
-# From the reply to a request, the one that takes back what it made.
+# Makes, from the reply to a request, the request that undoes it.
 Undo = Callable[[ms.Reply], ms.Request]
-# Asked while waiting: why not to go on.
+# Asked while waiting: the reason to stop, if there is one.
 Interrupted = Callable[[], QnnError | None]
 # Called with the job's number as soon as the execution was sent.
 Sent = Callable[[int], None]
-# Where a device tells what the vendor's library logged in its process.
+# Gets the lines that the vendor's library logged in the device's process.
 library_log = logging.getLogger("openhtp.vendor.qnn")
 
 
@@ -47,13 +47,13 @@ class Link(Protocol):
 
     @property
     def pid(self) -> int:
-        """Process that computes."""
+        """The process that computes."""
 
     def now(self) -> int:
         """The device's time in nanoseconds, in which timeouts are given."""
 
     def set_polling(self, polling_us: int | None, adaptive_us: int) -> None:
-        """How long to look for an execution's end before sleeping, and from which length on to sleep first."""
+        """Set how long to poll for an execution's end before sleeping, and which executions to sleep for first."""
 
     def request(
         self,
@@ -62,20 +62,20 @@ class Link(Protocol):
         undo: Undo | None = None,
         stop: Stop | None = None,
     ) -> ms.Reply:
-        """Ask and wait for the answer. Raises what the device answered, or DeviceLost.
+        """Ask and wait for the answer. Raises the device's error, or DeviceLost.
 
-        ``undo`` makes, from the reply, the request that takes back what this one made; it is sent if the caller
-        is interrupted before it has the reply. ``stop`` may end the waiting, and with it the device's work.
+        ``undo`` makes, from the reply, the request that undoes this one; it is sent if the caller is interrupted
+        before it has the reply. ``stop`` may end the waiting, and with it the device's work.
         """
 
     def handing_over(self, packed: PackedGraph) -> AbstractContextManager[HandedGraph]:
-        """A way for the device to have a graph that was just packed, open for as long as it takes to load it."""
+        """Give the device a graph that was just packed. Stay in the block until the graph is loaded."""
 
     def tell(self, message: ms.Request) -> None:
         """Ask for something whose outcome does not matter; never raises."""
 
     def leave_to_parent(self, error: QnnError) -> None:
-        """In the child of a fork: let go of all copies. Executions under way here end with this error, untold."""
+        """In the child of a fork: let go of all copies. Executions under way end with this error, not notified."""
 
     def next_job(self) -> int:
         """A job number for an execution."""
@@ -87,10 +87,10 @@ class Link(Protocol):
         """Send an execution and wait until it is over."""
 
     def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """Compute an execution on this thread, if the device is here and nothing else is to be done."""
+        """Compute an execution on this thread, if the device is here and idle; otherwise return False."""
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
-        """A way to compute a graph on these arrays without a queue; None if there is none."""
+        """A way to compute a graph on these arrays without a queue; None if the link has none."""
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -104,22 +104,22 @@ class Link(Protocol):
         """Take a place in a context's queue, waiting for one if it is full."""
 
     def settle(self, execution: Execution) -> bool:
-        """After an interrupt: make an execution end that may have been sent; False if it surely was not, or ended.
+        """After an interrupt: end an execution that may have been sent; False if it surely was not, or is over.
 
         Called on a thread that is never interrupted.
         """
 
     def fetch(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> bytes:
-        """Ask for something that comes in shared memory; nothing if none came."""
+        """Ask for something that comes in shared memory; empty if none came."""
 
     def close(self) -> None:
         """Let the device go."""
 
 
 class Served:
-    """How long the device had the requests of one call, and how much of that it worked for them.
+    """How long the device had the requests of one call, and how much of that time it worked on them.
 
-    A call may ask several things of the device, through layers that do not know whether it is profiled. Whoever
+    A call may ask several things of the device, through layers that do not know whether it is profiled. Code that
     fills a profile opens such an account; every reply to this thread is entered in it.
     """
 
@@ -135,19 +135,19 @@ _account: ContextVar[Served | None] = ContextVar("openhtp_served", default=None)
 
 @contextlib.contextmanager
 def serving() -> Iterator[Served]:
-    """An account of what the device does for this thread meanwhile."""
+    """An account of the device's work for this thread while the block runs."""
     account = Served()
     token = _account.set(account)
     try:
         yield account
     finally:
-        # Dropped elsewhere, after an interrupt: that account is not kept here.
+        # After an interrupt the generator may be closed in another context, which does not have this account.
         with contextlib.suppress(ValueError):
             _account.reset(token)
 
 
 def raise_reply(reply: ms.Reply) -> ms.Reply:
-    """Raise the error that a reply carries, as the class that it had on the device."""
+    """Raise the error that a reply carries, in its class on the device; otherwise return the reply."""
     account = _account.get()
     if account is not None:
         account.served_ns += reply.served_ns

@@ -1,4 +1,4 @@
-"""A device on a virtual clock, in the client's own process: its loop turns while somebody waits for something."""
+"""A device on a virtual clock, in the client's own process: its loop turns while a thread waits for something."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from openhtp.runtime.links.link import HandedGraph, Interrupted, Sent, Undo, rai
 
 
 class LocalLink:
-    """Runs the device's loop on whichever thread waits for something."""
+    """Runs the device's loop on the thread that waits."""
 
     def __init__(self, core: DeviceCore) -> None:
         self.pid = os.getpid()
@@ -48,7 +48,7 @@ class LocalLink:
         undo: Undo | None = None,
         stop: Stop | None = None,
     ) -> ms.Reply:
-        """Ask the core directly. Descriptors are duplicated: the core owns what it is given."""
+        """Ask the core directly. Descriptors are duplicated, as the core owns those that it gets."""
         if stop is None:
             return self._ask(message, descriptors)[0]
         owned = [os.dup(fd) for fd in descriptors]
@@ -57,11 +57,11 @@ class LocalLink:
         if not isinstance(answer, Task):
             assert isinstance(answer, ms.Reply)
             return raise_reply(answer)
-        reply = do_task(answer, self._conclude, stop, lambda made: self._take_back(made, undo))
+        reply = do_task(answer, self._conclude, stop, lambda late: self._take_back(late, undo))
         return raise_reply(reply)
 
-    def _done(self, task: Task[Any]) -> Answer:
-        """Have a task done, which uses threads itself and must come to its end, and wait for it."""
+    def _run_task(self, task: Task[Any]) -> Answer:
+        """Run a task and wait for it. Tasks use threads of their own and must come to their end."""
 
         def give_up(_: object) -> None:
             task.cancel()
@@ -81,13 +81,13 @@ class LocalLink:
             self.tell(undo(reply))
 
     def _ask(self, message: ms.Request, descriptors: tuple[int, ...] = ()) -> tuple[ms.Reply, bytes]:
-        """The reply, and what would have come beside it."""
+        """The reply, and the data that would have come beside it."""
         owned = [os.dup(fd) for fd in descriptors]
         try:
             with self._lock:
                 answer = self._core.request(self._session, message, owned)
                 if isinstance(answer, Task):
-                    answer = self._done(answer)
+                    answer = self._run_task(answer)
         finally:
             channel.close_all(owned)
         if isinstance(answer, SharedBuffer):
@@ -97,7 +97,7 @@ class LocalLink:
 
     @contextlib.contextmanager
     def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
-        """As it is: the core reads what lies in this process."""
+        """Lend the graph as it is: the core reads the memory of this process."""
         with self._session.lending(packed) as number:
             yield HandedGraph(packed.nbytes, lent=number)
 
@@ -126,11 +126,11 @@ class LocalLink:
         self.wait_for(execution, None)
 
     def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """All that is computed is queued, as time only moves with the loop."""
+        """Every execution is queued, as time only moves with the loop."""
         return False
 
     def shortcut(self, graph: int, arrays: object) -> None:
-        """All that is computed is queued."""
+        """Every execution is queued."""
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
@@ -160,7 +160,7 @@ class LocalLink:
                 self._core.loop.turn(self, block=False)
 
     def settle(self, execution: Execution) -> bool:
-        """Make an execution end that may have reached the core before an interrupt came."""
+        """End an execution that may have reached the core before an interrupt came."""
         with self._lock:
             if execution.job not in self._pending:
                 return False
@@ -180,7 +180,7 @@ class LocalLink:
         return self._ask(message, descriptors)[1]
 
     def close(self) -> None:
-        """End the session; what was pending ends with it."""
+        """End the session; pending executions end with it."""
         if self._foreign:
             return
         with self._lock:
@@ -188,7 +188,7 @@ class LocalLink:
             self._pending.clear()
 
     def leave_to_parent(self, error: QnnError) -> None:
-        """In the child of a fork: another thread may have been in the middle of the core, so leave it alone."""
+        """In the child of a fork: leave the core alone, as another thread may have been in the middle of it."""
         self._foreign = True
         self._lock = make_lock("local", reentrant=True)
         pending, self._pending = self._pending, {}

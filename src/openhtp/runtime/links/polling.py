@@ -1,7 +1,7 @@
 """How a thread waits for an execution: asleep, or polling for as long as its client's votes say.
 
-Adaptive polling learns how long each graph takes. For a long one the thread sleeps until shortly before the end,
-and polls only then: the core is free meanwhile, and still nobody has to be woken at the end.
+Adaptive polling learns how long each graph takes. For a long graph the thread sleeps until shortly before the end
+and polls only then: the core is free meanwhile, and still no thread has to be woken at the end.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from openhtp.rpc import channel, frames
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.looking import UNASKED_NS, Looking
 
-# How much of an execution is slept through, and how much new experience counts against old.
+# The part of an execution that is slept through, and the weight of a new length against the old.
 _SLEPT = 0.9
 _NEWS = 0.25
-# Graphs of which the length is kept.
+# The lengths of this many graphs are kept.
 _MAX_KNOWN = 1024
 
 
-# select() knows no higher descriptors.
+# select() cannot watch higher descriptors.
 _SELECTABLE = 1024
 
 
@@ -41,7 +41,7 @@ class Duct:
         return self._packet(self.sock.recv_into(self._view))
 
     def watch(self, polling_ns: int, sleep_ns: int = 0) -> memoryview:
-        """The same, looking for it all the time for so long: being woken takes longer than a short graph runs.
+        """The next packet, polled for ``polling_ns``: being woken takes longer than a short graph runs.
 
         With ``sleep_ns``, sleep that long first, or until the packet comes.
         """
@@ -73,12 +73,12 @@ class Polling:
         self._lengths: dict[int, float] = {}
 
     def set(self, polling_us: int | None, adaptive_us: int) -> None:
-        """Poll so long before sleeping, None without a vote; of executions of so long, sleep first (0: never)."""
+        """Poll for ``polling_us`` (None: no vote); sleep first if executions take ``adaptive_us`` (0: never)."""
         self.adaptive_ns = adaptive_us * US
         self.polling_ns = UNASKED_NS if polling_us is None else polling_us * US
 
     def receive(self, duct: Duct, frame: bytes) -> memoryview:
-        """The next packet of a duct on which this frame was sent; call while polling is on."""
+        """The next packet of a duct on which this frame was sent; only called while polling is on."""
         if not self.adaptive_ns:
             return duct.watch(self.polling_ns)
         graph = frames.read_head(frame).graph
@@ -88,12 +88,12 @@ class Polling:
         return packet
 
     def sleep_ns(self, graph: int) -> int:
-        """How long to sleep before looking: not at all for what is short or not known yet."""
+        """How long to sleep before polling: 0 for a graph that is short or not known yet."""
         length = self._lengths.get(graph, 0.0)
         return int(length * _SLEPT) if length >= self.adaptive_ns else 0
 
     def learn(self, graph: int, took_ns: int) -> None:
-        """An execution took so long."""
+        """Learn how long an execution took."""
         known = self._lengths
         if graph not in known and len(known) >= _MAX_KNOWN:
             known.clear()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often a device that is just going away is met before we give up.
+# After so many meetings with a device that is just going away we give up.
 _MEETINGS = 20
 
 
@@ -49,20 +49,20 @@ class RpcLink:
     def __init__(
         self, options: DeviceOptions, on_lost: Callable[[Link], None], *, shares_budget: bool = False
     ) -> None:
-        """``shares_budget`` gives all links of this process that say so one budget on their device."""
+        """All links of this process with ``shares_budget`` have one budget on their device."""
         self._shares_budget = shares_budget
         self._options = options
         self._process: Serving | None = None
         self._closing = False
         self._lost = False
-        self._went_away = False  # by itself; a device that is told so closes this link, too
-        # Whoever takes it tells the device of the loss; there is one.
+        self._went_away = False  # by itself; the Device, once notified, closes this link, too
+        # The thread that pops it notifies the Device of the loss; there is one entry.
         self._to_be_told = [on_lost]
         self._foreign = False
         self._send_lock = make_lock("send")
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
-        # Ducts that nobody uses, and those on which a synchronous execution is waited for.
+        # Unused ducts, and those on which a synchronous execution is awaited.
         self._ducts: list[Duct] = []
         self._running: dict[Execution, Duct] = {}
         self._polling = Polling()
@@ -103,11 +103,11 @@ class RpcLink:
         raise AssertionError("unreachable")
 
     def _reach(self) -> tuple[socket.socket, Serving | None]:
-        """A control socket, and what has to be ended with the link."""
+        """A control socket, and the server that has to be ended with the link."""
         return connect(self._options)
 
     def _greet(self, hello: ms.Hello, data_fd: int) -> ms.Reply:
-        """Say hello. What listens under a name may be anything, so its answer is not waited for without end."""
+        """Say hello. Anything may listen under a name, so the wait for its answer is limited."""
         name = self._options.name
         try:
             return self._control.ask(hello, (data_fd,), patience_s=None if name is None else rendezvous.PATIENCE_S)
@@ -121,7 +121,7 @@ class RpcLink:
 
     @contextlib.contextmanager
     def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
-        """As a binary of its own, in memory that nobody can change any more."""
+        """Hand over a binary of this graph alone, in memory that nobody can change any more."""
         parts = pack_graphs([packed], BinaryInfo())
         with contextlib.closing(unchangeable_whole(parts)) as memory:
             yield HandedGraph(sum(map(len, parts)), (memory.number,))
@@ -140,7 +140,7 @@ class RpcLink:
             raise self._lost_during(message) from error
 
     def _lost_during(self, message: ms.Request) -> DeviceLost:
-        # Whoever hears of the loss may build anew at once, and must then meet the fresh process.
+        # A client that hears of the loss may build anew at once, and must then meet the fresh process.
         finish(self._tell_of_loss, name="openhtp-loss")
         return self._gone(f" during {type(message).__name__}")
 
@@ -173,13 +173,13 @@ class RpcLink:
             except OSError as error:
                 if error.errno is None:
                     raise  # not the system's but a signal handler's, and perhaps after it was sent
-                # Whoever takes it out of the table decides: the reader may have completed it already.
+                # The thread that takes it out of the table decides: the reader may have completed it already.
                 if self._pending.pop(job, None) is not None:
                     raise self._gone() from error
         sent(job)
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Send an execution and wait for it on a duct of this thread's own, with no other thread between."""
+        """Send an execution and wait for it on a duct of this thread's own, with no other thread in between."""
         duct = self._take_duct(execution)
         mine = {execution.job: execution}
         try:
@@ -202,7 +202,7 @@ class RpcLink:
         del self._running[execution]
         self._ducts.append(duct)
         if self._lost or self._closing:
-            self._close_ducts()  # whoever ended the link may have looked before this one was there
+            self._close_ducts()  # the thread that ended the link may have looked before this one was there
 
     def _take_duct(self, execution: Execution) -> Duct:
         try:
@@ -226,7 +226,7 @@ class RpcLink:
             raise
 
     def settle(self, execution: Execution) -> bool:
-        """Make an execution end that may have been sent before an interrupt came."""
+        """End an execution that may have been sent before an interrupt came."""
         duct = self._running.pop(execution, None)
         if duct is not None:
             OwnThread(self._drain, duct, execution, name="openhtp-interrupted").start()
@@ -234,12 +234,12 @@ class RpcLink:
         with self._send_lock:
             if execution.job not in self._pending:
                 return False
-            with contextlib.suppress(OSError):  # the device is gone: the reader ends what is pending
+            with contextlib.suppress(OSError):  # the device is gone: the reader ends pending executions
                 self._data.send(frames.cancel_frame(execution.job, frames.FLAG_ANSWER))
         return True
 
     def _drain(self, duct: Duct, execution: Execution) -> None:
-        """Wait for the end of an execution whose caller was interrupted. More may come: the duct is done for."""
+        """Wait for the end of an execution whose caller was interrupted. The duct is closed, as more may come."""
         mine = {execution.job: execution}
         try:
             duct.sock.send(frames.cancel_frame(execution.job, frames.FLAG_ANSWER))
@@ -255,7 +255,7 @@ class RpcLink:
         return False
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
-        """All that is computed is queued."""
+        """Every execution is queued."""
         return None
 
     def cancel(self, job: int) -> None:
@@ -287,7 +287,7 @@ class RpcLink:
         self._dispose()
 
     def leave_to_parent(self, error: QnnError) -> None:
-        """In the child of a fork: close the copies of the sockets, and only those."""
+        """In the child of a fork: close only the copies of the sockets."""
         self._foreign = self._closing = self._lost = True
         self._send_lock = make_lock("send")
         pending, self._pending = self._pending, {}
@@ -305,7 +305,7 @@ class RpcLink:
         return [self._data, *(duct.sock for duct in ducts)]
 
     def _shut(self) -> None:
-        """Wake whoever reads from a socket: it is over."""
+        """Wake all threads that read from a socket: the link is over."""
         for sock in self._data_sockets():
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -350,24 +350,24 @@ class RpcLink:
             self._lost = True
             pending = list(self._pending.values())
             self._pending.clear()
-        self._shut()  # one of the sockets is dead, so all are: nobody may wait at another
+        self._shut()  # one of the sockets is dead, so all are: no thread may wait at another
         why = self._end_words()  # now: a device that hears of the loss closes this link
-        # The device first: whoever is told of its loss may build a context at once, on the fresh process.
+        # The Device first: a client that hears of the loss may build a context at once, on the fresh process.
         self._tell_of_loss()
         for execution in pending:
             self._fail(execution, why)
 
     def _tell_of_loss(self) -> None:
-        """Let the device know, once, on whichever thread found out first."""
+        """Notify the Device once, on the thread that found out first."""
         if self._closing:
             return
         self._went_away = True
         try:
-            tell = self._to_be_told.pop()
+            notify = self._to_be_told.pop()
         except IndexError:
             return
         try:
-            tell(self)
+            notify(self)
         except BaseException:
             log.exception("the loss of device process %d", self.pid)
 

@@ -1,7 +1,7 @@
 """The way to an NPU on a thread of this process.
 
-Requests go the same way as to a device process. Executions are handed to the loop without a socket between; on
-arrays that can be used where they lie, without a copy; and one that is waited for is computed by its caller if the
+Requests go the same way as to a device process. Executions are handed to the loop without a socket in between, and
+without a copy if their arrays can be used where they lie. A synchronous execution is computed by its caller if the
 NPU has nothing else to do.
 """
 
@@ -31,11 +31,11 @@ from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
 
 _lock = threading.Lock()
-# By chip: those that clients of this process share, and how many of them there are.
+# By chip: the NPUs that clients of this process share; and the number of clients of each NPU.
 _shared: dict[str, ThreadHost] = {}
 _clients: dict[ThreadHost, int] = {}
 
-# How long a caller waits until nothing is before it: a few short executions.
+# How long a caller waits for the executions before it: a few short ones.
 _MOMENT_S = 0.001
 
 
@@ -54,12 +54,12 @@ class ThreadLink(RpcLink):
 
     @property
     def _core_session(self) -> Session | None:
-        """What the NPU keeps of this client; None once it has been let go."""
+        """This client's session on the NPU; None once it is closed."""
         return self._core.sessions.get(self.session)
 
     @contextlib.contextmanager
     def handing_over(self, packed: PackedGraph) -> Iterator[HandedGraph]:
-        """As it is: the NPU reads what lies in this process."""
+        """Lend the graph as it is: the NPU reads the memory of this process."""
         session = self._core_session
         if session is None:
             raise self._gone()
@@ -69,7 +69,7 @@ class ThreadLink(RpcLink):
     # Executions
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution to the loop, or compute it if that is sooner done."""
+        """Hand an execution to the loop, or compute it here if that takes less time."""
         if not self.run_here(execution, frame, if_short=True):
             self._hand_over(execution, frame, sent)
 
@@ -80,10 +80,10 @@ class ThreadLink(RpcLink):
         sent(execution.job)
 
     def submit_bound(self, execution: Execution, direct: DirectRun, call: Call, times: tuple[int, int]) -> None:
-        """The same on arrays of the client's; ``times`` are when it times out, and how much is told of it."""
+        """The same on arrays of the client. ``times`` has the time of its timeout, and its profiling level."""
         executions, (timeout_at, level) = self._core.executions, times
         if (
-            not call.synchronous  # one that is was not to be computed here
+            not call.synchronous  # a synchronous one has been refused here before
             and direct.is_short
             and not timeout_at
             and not level
@@ -105,12 +105,12 @@ class ThreadLink(RpcLink):
         return session
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution to the loop and wait for its end. It is one that was not to be computed here."""
+        """Hand an execution, which could not be computed here, to the loop and wait for its end."""
         self._hand_over(execution, frame, sent)
         block(execution, None)
 
     def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
-        """Compute an execution on this thread, if nothing else is to be done; perhaps only ``if_short``."""
+        """Compute an execution on this thread, if the NPU is idle; with ``if_short``, only a short one."""
         session = self._core_session
         if session is None:
             return False
@@ -120,7 +120,7 @@ class ThreadLink(RpcLink):
         )
 
     def _compute(self, execution: Execution, run: Callable[[object], bool]) -> bool:
-        """Complete an execution that ``run`` computes on this thread, unless it says no."""
+        """Complete an execution that ``run`` computes on this thread; False if ``run`` declines."""
         if self._pending:
             return False
         began_ns, code, text = self.now(), 0, ""
@@ -143,14 +143,14 @@ class ThreadLink(RpcLink):
 
     @property
     def is_clear(self) -> bool:
-        """Whether no execution is on its way: one that is computed at once would overtake it."""
+        """Whether no execution is pending: one that is computed at once would overtake it."""
         return not self._pending
 
     def is_soon_clear(self) -> bool:
-        """The same after waiting a moment for executions, if all that the NPU has to do are short ones.
+        """The same after waiting a moment for the pending executions, if the NPU has only short ones to do.
 
-        A client that goes on queueing short ones behind others would never be ahead of the loop again, and each of
-        them costs more to hand over than to compute.
+        A client that goes on queueing short executions behind others would never get ahead of the loop again, and
+        each of them costs more to hand over than to compute.
         """
         if not self._pending:
             return True
@@ -160,7 +160,7 @@ class ThreadLink(RpcLink):
         return (last is None or block(last, _MOMENT_S)) and not self._pending
 
     def sitting(self, run: Callable[[object], bool]) -> bool:
-        """Let ``run`` compute in the loop's seat, which is given up whatever it raises."""
+        """Let ``run`` compute in the loop's seat. The seat is given up whatever ``run`` raises."""
         caller, seat = object(), self._lease.host.seat
         try:
             return run(caller)
@@ -177,13 +177,13 @@ class ThreadLink(RpcLink):
             self._core.post(lambda: self._core.executions.cancel(session, job))
 
     def settle(self, execution: Execution) -> bool:
-        """Make an execution end that may have been handed over before an interrupt came."""
+        """End an execution that may have been handed over before an interrupt came."""
         job, session = execution.job, self._core_session
         if job not in self._pending:
             return False
 
         def end() -> None:
-            """Behind the execution, if that was handed over; one that was not is over here and now."""
+            """Runs after the execution if that was handed over; otherwise the execution ends here and now."""
             if session is not None and job in session.jobs:
                 self._core.executions.cancel(session, job)
             elif job in self._pending:
@@ -196,7 +196,7 @@ class ThreadLink(RpcLink):
 
 
 class BoundRun:
-    """A graph on arrays of the client's, as its calls use it."""
+    """A graph bound to arrays of the client, as its calls use it."""
 
     __slots__ = ("_direct", "_link")
 
@@ -206,7 +206,7 @@ class BoundRun:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is computed sooner than it is queued, as far as is known."""
+        """Whether computing it is expected to take less time than queueing it."""
         return self._direct.is_short and self._link.is_soon_clear()
 
     def run(self) -> bool:
@@ -220,7 +220,7 @@ class BoundRun:
 
 
 class HandedReports:
-    """Where executions that were handed over are reported: they are completed at once, on the loop's thread."""
+    """Receives the reports of handed-over executions and completes them at once, on the loop's thread."""
 
     __slots__ = ("_pending",)
 
@@ -228,13 +228,13 @@ class HandedReports:
         self._pending = pending
 
     def report(self, record: Record, extra: bytes = b"") -> None:
-        """One is over; ``extra`` is its profile."""
+        """An execution is over; ``extra`` is its profile."""
         if extra:
             complete_from(extra, self._pending)
         self._complete(record, "")
 
     def report_failure(self, record: Record, text: str) -> None:
-        """One failed."""
+        """An execution failed."""
         self._complete(record, text)
 
     def _complete(self, record: Record, text: str) -> None:
@@ -245,7 +245,7 @@ class HandedReports:
 
 
 class NpuLease:
-    """A client's part in an NPU of this process. The NPU ends with the last of them."""
+    """A client's share in an NPU of this process. The NPU ends with its last lease."""
 
     def __init__(self, config: DeviceConfig, *, shared: bool) -> None:
         with _lock:
@@ -258,7 +258,7 @@ class NpuLease:
         return self.host.connect()
 
     def last_words(self) -> str:
-        """A thread leaves none."""
+        """A thread leaves no last words."""
         return ""
 
     def end(self) -> None:
@@ -301,7 +301,7 @@ def _join(config: DeviceConfig) -> ThreadHost:
 
 
 def _leave_to_parent() -> None:
-    """In the child of a fork: none of the threads is there, so devices begin anew."""
+    """In the child of a fork none of the threads exists, so devices begin anew."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     for host in list(_clients):
