@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
+# An editable install compiles the C libraries, so it is made anew when their sources change.
+NATIVE := $(wildcard src/openhtp/*/native/*)
 # Tests run side by side, one worker for each core. More than eight would only import all tests more often.
 WORKERS := -n logical --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
@@ -101,7 +103,7 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 clean:
 	rm -rf $(VENV) $(VENDOR) $(SWEEP) out
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"
@@ -113,7 +115,7 @@ $(SWEEP)/.installed: pyproject.toml
 	$(SWEEP)/bin/pip install --quiet --editable ".[dev,sweep,ray]"
 	touch $@
 
-$(VENDOR)/.installed: pyproject.toml
+$(VENDOR)/.installed: pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -m venv $(VENDOR)
 	$(VENDOR)/bin/pip install --quiet --upgrade pip
 	$(VENDOR)/bin/pip install --quiet --editable ".[dev,vendor]"
