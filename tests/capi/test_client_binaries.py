@@ -276,7 +276,10 @@ def test_b8_a_signal_ends_a_call_while_the_device_is_made(
     monkeypatch.setattr(runtime.Backend, "create_device", slow)
     assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
     may_go.set()
-    assert create(fresh, ctypes.addressof(room), len(blob), [])[0] == 0
+    code, context = create(fresh, ctypes.addressof(room), len(blob), [])
+    assert code == 0
+    assert device.library.ask("contextFree", context, None) == 0
+    fresh.free()
 
 
 def test_b8_a_signal_is_armed_before_the_device_is_made(
