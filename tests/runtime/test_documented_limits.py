@@ -60,7 +60,7 @@ LIMITED: dict[str, Callable[[htp.Device, bytes], object]] = {
         ("register_concurrent_resource_sharing", "linux", "on android only"),
         ("dsp_memory_profiling_enabled", "linux", "on android and qnx only"),
         ("concurrent_optimization", "linux", "on android only"),
-        ("create_contexts_from_binaries", "linux", "on android and windows only"),
+        ("create_contexts_from_binaries", "qnx", "on android and windows only"),
         ("slc_alloc_enable", "linux", "on some chips only"),
         ("RPC polling", "qnx", "not on qnx"),
         ("RPC control latency", "qnx", "not on qnx"),

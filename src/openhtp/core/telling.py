@@ -7,8 +7,8 @@ import logging
 _told: set[tuple[str, ...]] = set()
 
 
-def warn_once(log: logging.Logger, key: tuple[str, ...], words: str) -> None:
-    """Log a warning unless one under this key was logged before."""
+def warn_once(log: logging.Logger, key: tuple[str, ...], words: str, level: int = logging.WARNING) -> None:
+    """Log a warning, or a line of another level, unless one under this key was logged before."""
     if key not in _told:
         _told.add(key)
-        log.warning("%s (told once)", words)
+        log.log(level, "%s (told once)", words)

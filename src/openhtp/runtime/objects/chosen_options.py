@@ -109,7 +109,9 @@ def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platfo
     if chosen.share_resources:
         _check_sharing(chosen.share_resources_optimization_type, soc, platform)
     if origin is ContextOrigin.LIST:
-        _tell_of_platforms(str(origin), _LIST_PLATFORMS, platform)
+        # Whoever names no platform has linux, the emulator's own, and is not warned of every list.
+        level = logging.INFO if platform == "linux" else logging.WARNING
+        _tell_of_platforms(str(origin), _LIST_PLATFORMS, platform, level)
     if "queue_depth" in options:
         _tell_where_queues_are(soc, platform)
     return chosen
@@ -143,10 +145,10 @@ def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
         _tell_of_platforms(f"share_resources_optimization_type {kind}", CONCURRENT_DOCUMENTED, platform)
 
 
-def _tell_of_platforms(what: str, documented: Sequence[str], platform: str) -> None:
+def _tell_of_platforms(what: str, documented: Sequence[str], platform: str, level: int = logging.WARNING) -> None:
     if platform not in documented:
         words = f"the documents have {what} on {' and '.join(documented)} only; here {platform} has it, too"
-        warn_once(log, (what, platform), words)
+        warn_once(log, (what, platform), words, level)
 
 
 def create_message(
