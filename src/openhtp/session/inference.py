@@ -212,8 +212,9 @@ class InferenceSession:
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
         names, feeds = self._executable.checked(output_names, input_feed)
-        with engine_errors():
-            apply_adapters(run_options, self._executable.graphs)
+        with engine_errors:
+            if run_options is not None:
+                apply_adapters(run_options, self._executable.graphs)
             profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
             call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
             noted = functools.partial(self._recorder.note, profile, begin_ns)
@@ -282,8 +283,9 @@ class InferenceSession:
         self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
     ) -> Results:
         """Run once and wait; the names and feeds are checked."""
-        with engine_errors():
-            apply_adapters(run_options, self._executable.graphs)
+        with engine_errors:
+            if run_options is not None:
+                apply_adapters(run_options, self._executable.graphs)
             profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
             call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
             results = self._executable.run(call)

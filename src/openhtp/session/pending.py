@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -45,15 +44,20 @@ class SessionLost(DeviceLost, _state.EngineError):  # type: ignore[misc, name-de
         return lost
 
 
-@contextlib.contextmanager
-def engine_errors() -> Iterator[None]:
-    """A loss of the device inside is an engine error of ONNX Runtime's, too."""
-    try:
-        yield
-    except SessionLost:
-        raise
-    except DeviceLost as error:
-        raise SessionLost.of(error) from error
+class EngineErrors:
+    """A loss of the device inside is an engine error of ONNX Runtime's, too. Every run goes through it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DeviceLost) and not isinstance(error, SessionLost):
+            raise SessionLost.of(error) from error
+
+
+engine_errors = EngineErrors()
 
 
 class PendingRun:
@@ -86,7 +90,7 @@ class PendingRun:
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        with engine_errors():
+        with engine_errors:
             return self._collect(self._run.result(timeout))
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
@@ -99,7 +103,7 @@ class PendingRun:
         self._run.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        with engine_errors():
+        with engine_errors:
             return self._collect((yield from self._run.__await__()))
 
     def __repr__(self) -> str:

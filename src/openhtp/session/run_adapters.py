@@ -25,7 +25,7 @@ _MOST_SECTION_BYTES = 4 * GIB
 
 def apply_adapters(run_options: Any, graphs: Sequence[Graph | None]) -> None:
     """Apply the adapters that run options name to graphs of a session; all are read before any is applied."""
-    path = None if run_options is None else run_entry(run_options, (LORA_CONFIG,))
+    path = run_entry(run_options, (LORA_CONFIG,))
     if path is None:
         return
     by_name = {graph.name: graph for graph in graphs if graph is not None}

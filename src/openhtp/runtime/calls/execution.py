@@ -190,6 +190,8 @@ class Execution:
                 wake()
             except BaseException:
                 self._report("waking those who wait for execution %d", self.job)
+        if call.notify is None and not callbacks:
+            return
         last, on_return = len(callbacks) if untold else 0, Told(call.places, call)
         if call.notify is not None:
             code = 0 if self._error is None else self._error.code

@@ -215,6 +215,9 @@ class Places:
 
         Without that gap, threads would let each other go on for one call at a time and only take turns.
         """
+        if not self._untold and not self._notices:
+            self._held_back = False
+            return False
         for _ in range(2):
             untold = self._count_untold()
             if untold >= self._most_untold:
