@@ -43,7 +43,7 @@ from openhtp.vendor.library import load
 from tests.capi.test_client import build, expected, values
 from tests.capi.test_configs import custom, plain
 from tests.hostile.wire import mutated
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 ABORTED, INVALID_ARGUMENT, UNSUPPORTED_MEMTYPE = 5012, 5000, 8005
 BALLAST = 64 * MIB
@@ -294,9 +294,12 @@ def test_b8_a_signal_is_armed_before_the_device_is_made(
     monkeypatch.setattr(runtime.Backend, "create_device", make_and_abort)
     fresh = device.backend.create_device(soc="SM8650")
     room = ctypes.create_string_buffer(blob, len(blob))
-    assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
-    assert answers == [0]
-    fresh.free()
+    try:
+        assert create(fresh, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
+        wait_until(lambda: answers)  # the device is made on another thread, which goes on
+        assert answers == [0]
+    finally:
+        fresh.free()
 
 
 def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: LibraryDevice, mapped: mmap.mmap) -> None:
