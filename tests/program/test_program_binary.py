@@ -187,3 +187,17 @@ def test_pieces_that_follow_each_other_are_one() -> None:
     ]
     assert joined(pieces) == [ByteRange(0, 5000), ByteRange(8192, 9001), ByteRange(9002, 9003)]
     assert joined([]) == []
+
+
+def test_every_tensor_has_an_id_of_its_own() -> None:
+    programs = [conv_program("a"), conv_program("b", seed=1)]
+    written = read_binary(write_binary(programs, BinaryInfo()))
+    assert [written.packed(name).tensor_ids for name in "ab"] == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]
+
+
+def test_a_binary_without_ids_is_read_with_those_of_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("openhtp.program.binary._all_ids", lambda graphs: [() for _ in graphs])
+        old = write_binary([conv_program("a"), conv_program("b")], BinaryInfo())
+    binary = read_binary(old)
+    assert [binary.packed(name).tensor_ids for name in "ab"] == [{"x": 1, "y": 2}, {"x": 3, "y": 4}]

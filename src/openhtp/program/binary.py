@@ -81,7 +81,10 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
     header = _BinaryHeader(
         info,
         [pool.sections[old].record for old in order],
-        [_record(graph, [new[old] for old in places]) for graph, places in zip(graphs, placed, strict=True)],
+        [
+            _record(graph, ids, [new[old] for old in places])
+            for graph, ids, places in zip(graphs, _all_ids(graphs), placed, strict=True)
+        ],
     )
     return container.pack(msgspec.msgpack.encode(header), [pool.sections[old] for old in order])
 
@@ -111,7 +114,18 @@ class _Pool:
         return len(self.sections) - 1
 
 
-def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
+def _all_ids(graphs: Sequence[PackedGraph | records.GraphRecord]) -> list[tuple[int, ...]]:
+    """Ids of each graph's inputs and outputs. Graphs without any get those that a context would give them."""
+    first = 1 + max((number for graph in graphs for number in graph.ids), default=0)
+    completed = []
+    for graph in graphs:
+        count = 0 if graph.ids else len(graph.ends.inputs) + len(graph.ends.outputs)
+        completed.append(tuple(graph.ids) or tuple(range(first, first + count)))
+        first += count
+    return completed
+
+
+def _record(graph: PackedGraph, ids: Sequence[int], places: Sequence[int]) -> records.GraphRecord:
     count = len(graph.blobs)
     return records.GraphRecord(
         ends=graph.ends,
@@ -120,7 +134,7 @@ def _record(graph: PackedGraph, places: Sequence[int]) -> records.GraphRecord:
         data=list(places[1 : 1 + count]),
         prepared=None if graph.prepared is None else places[1 + count],
         seal=graph.seal,
-        ids=list(graph.ids),
+        ids=list(ids),
         static_bytes=graph.static_bytes,
         spill_fill_bytes=graph.spill_fill_bytes,
         vtcm_peak_bytes=graph.vtcm_peak_bytes,
@@ -158,6 +172,9 @@ class ContextBinary:
             raise BadBinary(f"header cannot be read: {error}") from error
         self._sections = container.locate_sections(source, self._begin, self._header.sections)
         self._records = {record.ends.name: record for record in self._header.graphs}
+        # A binary without ids is read with those that its context will have, as clients use what they read here.
+        ids = _all_ids(self._header.graphs)
+        self._ids = dict(zip(self._records, ids, strict=False))
         self._packed: dict[str, PackedGraph] = {}
         if not self._records or len(self._records) != len(self._header.graphs):
             raise BadBinary("header lists no graphs, or two of one name")
@@ -203,7 +220,7 @@ class ContextBinary:
             tuple(self._section(number) for number in record.data),
             None if prepared is None else self._section(prepared),
             record.seal,
-            tuple(record.ids),
+            self._ids[name],
             record.static_bytes,
             record.spill_fill_bytes,
             record.vtcm_peak_bytes,
