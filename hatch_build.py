@@ -21,7 +21,8 @@ except ImportError:  # used by itself, to compile
 
 CAPI = Path("src/openhtp/capi")
 ENGINE = Path("src/openhtp/engine")
-# Which source makes which libraries; those of one source are copies of one file.
+# Which source makes which libraries. Those of one source differ in their SONAME only: a program that opens a library
+# by its bare name gets the one that is loaded under that name.
 LIBRARIES = {
     "stub.c": ("libQnnHtp.so", "libQnnSystem.so", "libQnnSaver.so"),
     "rpcmem.c": ("libcdsprpc.so",),
@@ -56,15 +57,11 @@ def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path)
         return False
     folder.mkdir(parents=True, exist_ok=True)
     for source, names in libraries.items():
-        first = folder / names[0]
-        made = folder / f".{names[0]}.new"
-        path = sources / source
-        subprocess.run([*command, *FLAGS, "-o", str(made), str(path), "-ldl", "-lpthread"], check=True)
-        made.replace(first)  # a process may have the old one mapped
-        for name in names[1:]:
-            copy = folder / f".{name}.new"
-            shutil.copy2(first, copy)
-            copy.replace(folder / name)
+        for name in names:
+            new = folder / f".{name}.new"
+            words = [*FLAGS, f"-Wl,-soname,{name}", "-o", str(new), str(sources / source), "-ldl", "-lpthread"]
+            subprocess.run([*command, *words], check=True)
+            new.replace(folder / name)  # a process may have the old one mapped
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,15 @@ def test_a_provider_fills_every_place_and_zeros_follow(lib_dir: Path, name: str)
         places = (ctypes.c_void_p * 128).from_address(provider + head)
         assert all(places[:count])
         assert not any(places[count:])
+
+
+def test_each_library_has_its_own_name_for_the_loader(lib_dir: Path) -> None:
+    """A client that opens a library by its bare name gets the one that is in the process already."""
+    if shutil.which("readelf") is None:
+        pytest.skip("there is no readelf")
+    for path in lib_dir.glob("*.so"):
+        told = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout
+        assert f"soname: [{path.name}]" in told
 
 
 def test_the_companions_are_there(lib_dir: Path) -> None:

@@ -3,8 +3,8 @@
    Every function of the interface packs its arguments into words and hands them to dispatch(), which calls the
    Python function of that number. Nothing else is decided here: what an argument means is said in openhtp/abi, what
    a call does in openhtp/capi. No header of Python or of the vendor is used, and neither is linked: one file serves
-   every Python, found in the process or loaded by us. The libraries are copies of one file; Python knows by its name which one it
-   serves. */
+   every Python, found in the process or loaded by us. The libraries differ in their SONAME only; Python knows by the
+   file's name which one it serves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
