@@ -140,27 +140,27 @@ def text(address: int | None, what: str = "a text", most: int = _MOST_TEXT) -> s
     """The C string at an address, which must end somewhere; empty for NULL."""
     if not address:
         return ""
-    found, start = b"", address
-    while len(found) < most:
-        piece = read(start, min(_PAGE - start % _PAGE, 256), what)
-        end = piece.find(0)
+    read_bytes, start = b"", address
+    while len(read_bytes) < most:
+        chunk = read(start, min(_PAGE - start % _PAGE, 256), what)
+        end = chunk.find(0)
         if end >= 0:
-            return (found + piece[:end]).decode("utf-8", "replace")
-        found += piece
-        start += len(piece)
+            return (read_bytes + chunk[:end]).decode("utf-8", "replace")
+        read_bytes += chunk
+        start += len(chunk)
     raise InvalidArgument(f"{what} does not end within {most} bytes")
 
 
 def pointers(address: int | None, what: str, most: int = 1024) -> list[int]:
     """The addresses of a list that NULL ends; none for NULL."""
-    found: list[int] = []
+    items: list[int] = []
     if not address:
-        return found
-    while len(found) < most:
-        (item,) = array(ctypes.c_void_p, 1, address + 8 * len(found), what)
+        return items
+    while len(items) < most:
+        (item,) = array(ctypes.c_void_p, 1, address + 8 * len(items), what)
         if not item:
-            return found
-        found.append(item)
+            return items
+        items.append(item)
     raise InvalidArgument(f"{what} does not end with NULL within {most} entries")
 
 
@@ -169,10 +169,10 @@ class PresenceProbe:
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
         """The first and last byte of each (address, size), as far as they are on pages of their own."""
-        ends = [place for address, size in pieces if size for place in (address, address + size - 1)]
-        places = {place // _PAGE: place for place in ends}.values()
+        ends = [end for address, size in pieces if size for end in (address, address + size - 1)]
+        places = {end // _PAGE: end for end in ends}.values()
         self._count = len(places)
-        self._spans = (IoVec * max(1, self._count))(*[IoVec(place, 1) for place in places])
+        self._spans = (IoVec * max(1, self._count))(*[IoVec(end, 1) for end in places])
         self._sink = ctypes.create_string_buffer(max(1, self._count))
         self._local = IoVec(ctypes.addressof(self._sink), self._count)
         self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
@@ -181,7 +181,7 @@ class PresenceProbe:
         """The bytes that are looked at, as (address, size), but for pages that reading ``pieces`` touches."""
         touched = {end // _PAGE for address, size in pieces if size for end in (address, address + size - 1)}
         places = [(span.base or 0, 1) for span in self._spans[: self._count]]
-        return [place for place in places if place[0] // _PAGE not in touched]
+        return [piece for piece in places if piece[0] // _PAGE not in touched]
 
     def holds(self) -> bool:
         """Whether every byte can be read."""
@@ -192,12 +192,12 @@ class BatchedReader:
     """Pieces of memory that are read together, again and again, at the cost of one call."""
 
     def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        given = [(address, size) for address, size in pieces if size]
-        self._size = sum(size for _, size in given)
-        self._spans = (IoVec * max(1, len(given)))(*[IoVec(address, size) for address, size in given])
+        filled = [(address, size) for address, size in pieces if size]
+        self._size = sum(size for _, size in filled)
+        self._spans = (IoVec * max(1, len(filled)))(*[IoVec(address, size) for address, size in filled])
         self._held = ctypes.create_string_buffer(max(1, self._size))
         self._local = IoVec(ctypes.addressof(self._held), self._size)
-        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(given), 0)
+        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(filled), 0)
 
     def places(self) -> list[tuple[int, int]]:
         """The pieces, as (address, size)."""
@@ -270,23 +270,23 @@ class MappedPiece:
 def mapped_file(address: int, nbytes: int) -> int | None:
     """A descriptor of the file that lies there as it is, from its first to its last byte; None if none does."""
     with contextlib.suppress(OSError, ValueError):
-        found = _mappings(address, address + nbytes)
-        if _is_whole(found, address, nbytes):
-            return _opened(found[0], nbytes)
+        mappings = _mappings(address, address + nbytes)
+        if _is_whole(mappings, address, nbytes):
+            return _opened(mappings[0], nbytes)
     return None
 
 
-def _is_whole(found: list[MappedPiece], address: int, nbytes: int) -> bool:
+def _is_whole(mappings: list[MappedPiece], address: int, nbytes: int) -> bool:
     """Whether they are one file without gaps, and as it is in the file."""
-    place = address
-    for one in found:
-        same = (one.device, one.inode) == (found[0].device, found[0].inode)
-        if not one.inode or not same or one.copied_bytes or one.first > place:
+    reached = address
+    for one in mappings:
+        same = (one.device, one.inode) == (mappings[0].device, mappings[0].inode)
+        if not one.inode or not same or one.copied_bytes or one.first > reached:
             return False
-        if one.offset + place - one.first != place - address:
+        if one.offset + reached - one.first != reached - address:
             return False
-        place = one.last
-    return bool(found) and place >= address + nbytes
+        reached = one.last
+    return bool(mappings) and reached >= address + nbytes
 
 
 def _opened(one: MappedPiece, nbytes: int) -> int | None:
@@ -307,18 +307,18 @@ def _opened(one: MappedPiece, nbytes: int) -> int | None:
 
 def _mappings(first: int, last: int) -> list[MappedPiece]:
     """What lies between two addresses, in order."""
-    found: list[MappedPiece] = []
+    mappings: list[MappedPiece] = []
     head: list[str] | None = None
     with open("/proc/self/smaps", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             word = line.split(None, 1)[0]
             if not word.endswith(":"):
                 head = _head(line, first, last)
-                if head is None and found:
+                if head is None and mappings:
                     break
             elif head is not None and word == "Anonymous:":
-                found.append(_mapping(head, int(line.split()[1]) * 1024))
-    return found
+                mappings.append(_mapping(head, int(line.split()[1]) * 1024))
+    return mappings
 
 
 def _head(line: str, first: int, last: int) -> list[str] | None:

@@ -27,8 +27,8 @@ def fill_dcvs(body: Any, vote: DcvsVote, context_id: int) -> None:
         corners = getattr(vote, field)
         if corners is not None:
             setattr(body, f"set_{field}", 1)
-            for place, corner in zip(_PLACES, corners, strict=True):
-                setattr(body, f"{field}_{place}", int(corner))
+            for bound, corner in zip(_PLACES, corners, strict=True):
+                setattr(body, f"{field}_{bound}", int(corner))
 
 
 def dcvs_of(body: Any) -> DcvsVote:
@@ -46,8 +46,8 @@ def dcvs_of(body: Any) -> DcvsVote:
 def fill_hmx(body: Any, vote: HmxVote) -> None:
     """Write a vote for the HMX."""
     body.pick_default, body.level = int(vote.pick_default), vote.level
-    for place, corner in zip(_PLACES, vote.corners or (), strict=False):
-        setattr(body, place, int(corner))
+    for bound, corner in zip(_PLACES, vote.corners or (), strict=False):
+        setattr(body, bound, int(corner))
 
 
 def hmx_of(body: Any) -> HmxVote:
@@ -59,4 +59,4 @@ def hmx_of(body: Any) -> HmxVote:
 
 def _corners(body: Any, prefix: str) -> Any:
     """Three numbers, which the vote makes corners of."""
-    return tuple(getattr(body, f"{prefix}{place}") for place in _PLACES)
+    return tuple(getattr(body, f"{prefix}{bound}") for bound in _PLACES)

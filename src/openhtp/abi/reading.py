@@ -85,10 +85,10 @@ def spec_of(tensor: Any) -> TensorSpec:
 
 def _for_all_groups(quant: AxisScaleOffset, shape: tuple[int, ...]) -> AxisScaleOffset:
     """The bias of a convolution in groups may have the scales of one group's channels, which are those of all."""
-    given = len(quant.scales)
-    if len(shape) != 1 or quant.axis != 0 or given >= shape[0] or shape[0] % given:
+    groups = len(quant.scales)
+    if len(shape) != 1 or quant.axis != 0 or groups >= shape[0] or shape[0] % groups:
         return quant
-    times = shape[0] // given
+    times = shape[0] // groups
     return AxisScaleOffset(0, quant.scales * times, quant.offsets * times)
 
 
@@ -106,8 +106,8 @@ def data_of(tensor: Any, spec: TensorSpec) -> Array | None:
         raise _bad_tensor(
             f"tensor {spec.name!r} has {tensor.buffer.size} bytes of data; expected {spec.nbytes} for {spec}"
         )
-    held = memory.read(tensor.buffer.data, spec.nbytes, f"data of tensor {spec.name!r}")
-    stored = np.frombuffer(held, spec.dtype.numpy).reshape(spec.shape)
+    content = memory.read(tensor.buffer.data, spec.nbytes, f"data of tensor {spec.name!r}")
+    stored = np.frombuffer(content, spec.dtype.numpy).reshape(spec.shape)
     if spec.dtype is DType.SFIXED_POINT_4:
         # The sign is in the lower half of the byte.
         return (np.left_shift(stored, 4) >> 4).astype(np.int8)
@@ -156,14 +156,14 @@ def _encoding_of(params: Any, shape: tuple[int, ...], name: str) -> tuple[Encodi
 
 def static_inputs(config: Any) -> dict[str, Array]:
     """The data of an operation's constant inputs, as far as they are given."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for tensor in _array(struct("Tensor"), config.num_inputs, config.inputs, _MOST_TENSORS, "inputs"):
         if tensor.kind == TensorKind.STATIC:
             spec = spec_of(tensor)
             data = data_of(tensor, spec)
             if data is not None:
-                found[spec.name] = data
-    return found
+                arrays[spec.name] = data
+    return arrays
 
 
 def op_parts(config: Any) -> tuple[Any, Any, Any]:
@@ -228,38 +228,38 @@ def _bad_config(message: str) -> InvalidArgument:
 
 def _expansion_of(address: int | None, shape: tuple[int, ...], name: str) -> AxisScaleOffset:
     """The encoding of the expanded weights."""
-    given = _blocks_at(address, shape, name)
+    layout = _blocks_at(address, shape, name)
     pairs = memory.array(
-        struct("ScaleOffset"), shape[given.axis], given.scale_offsets or 0, f"scales of tensor {name!r}"
+        struct("ScaleOffset"), shape[layout.axis], layout.scale_offsets or 0, f"scales of tensor {name!r}"
     )
     if any(pair.offset for pair in pairs):
         raise _bad_tensor(
             f"tensor {name!r} is quantized in blocks with an offset; expected none, it must be symmetric"
         )
-    return AxisScaleOffset(given.axis, tuple(pair.scale for pair in pairs))
+    return AxisScaleOffset(layout.axis, tuple(pair.scale for pair in pairs))
 
 
 def _expand(address: int | None, spec: TensorSpec, stored: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
     """Weights times the numbers of their blocks."""
-    given = _blocks_at(address, spec.shape, spec.name)
-    channels, axis = spec.shape[given.axis], _block_axis(given.axis, spec.shape)
-    kind = _NUMBERS[given.storage]
-    count = channels * given.blocks
-    if spec.dtype is not DType.SFIXED_POINT_8 or count > _MOST_BLOCKS or spec.shape[axis] % given.blocks:
+    layout = _blocks_at(address, spec.shape, spec.name)
+    channels, axis = spec.shape[layout.axis], _block_axis(layout.axis, spec.shape)
+    kind = _NUMBERS[layout.storage]
+    count = channels * layout.blocks
+    if spec.dtype is not DType.SFIXED_POINT_8 or count > _MOST_BLOCKS or spec.shape[axis] % layout.blocks:
         raise _bad_tensor(
-            f"tensor {spec} is quantized in {given.blocks} blocks; expected signed weights and a number of blocks"
+            f"tensor {spec} is quantized in {layout.blocks} blocks; expected signed weights and a number of blocks"
             f" that divides the {spec.shape[axis]} elements of axis {axis}"
         )
     numbers = np.frombuffer(
-        memory.read(given.numbers or 0, count * ctypes.sizeof(kind), f"scales of the blocks of {spec.name!r}"),
+        memory.read(layout.numbers or 0, count * ctypes.sizeof(kind), f"scales of the blocks of {spec.name!r}"),
         kind,
-    ).reshape(channels, given.blocks)
+    ).reshape(channels, layout.blocks)
     if stored.size and not (_FOUR_BITS[0] <= stored.min() and stored.max() <= _FOUR_BITS[1]):
         raise _bad_tensor(f"tensor {spec.name!r} is quantized in blocks and has weights of more than four bits")
-    spread = np.repeat(numbers.astype(np.int32), spec.shape[axis] // given.blocks, axis=1)
+    spread = np.repeat(numbers.astype(np.int32), spec.shape[axis] // layout.blocks, axis=1)
     shape = [1] * spec.rank
-    shape[given.axis], shape[axis] = channels, spec.shape[axis]
-    factors = (spread if given.axis < axis else spread.T).reshape(shape)
+    shape[layout.axis], shape[axis] = channels, spec.shape[axis]
+    factors = (spread if layout.axis < axis else spread.T).reshape(shape)
     wide: npt.NDArray[Any] = (np.left_shift(stored, 4) >> 4).astype(np.int32) * factors
     if wide.size and not (_EIGHT_BITS[0] <= wide.min() and wide.max() <= _EIGHT_BITS[1]):
         raise _bad_tensor(
@@ -271,13 +271,13 @@ def _expand(address: int | None, spec: TensorSpec, stored: npt.NDArray[Any]) -> 
 
 
 def _blocks_at(address: int | None, shape: tuple[int, ...], name: str) -> Any:
-    given = memory.structure(struct("BlockwiseExpansion"), address or 0, f"the encoding of tensor {name!r}")
-    if len(shape) < 2 or not 0 <= given.axis < len(shape) or not given.blocks or given.storage not in _NUMBERS:
+    layout = memory.structure(struct("BlockwiseExpansion"), address or 0, f"the encoding of tensor {name!r}")
+    if len(shape) < 2 or not 0 <= layout.axis < len(shape) or not layout.blocks or layout.storage not in _NUMBERS:
         raise _bad_tensor(
-            f"tensor {name!r} {list(shape)} is quantized in {given.blocks} blocks on axis {given.axis} with scales"
-            f" stored as {given.storage}; expected an existing axis, at least one block, and storage 0 or 1"
+            f"tensor {name!r} {list(shape)} is quantized in {layout.blocks} blocks on axis {layout.axis} with"
+            f" scales stored as {layout.storage}; expected an existing axis, at least one block and storage 0 or 1"
         )
-    return given
+    return layout
 
 
 def _block_axis(axis: int, shape: tuple[int, ...]) -> int:

@@ -36,25 +36,25 @@ def build(structs: Mapping[str, str], unions: Mapping[str, str]) -> dict[str, An
     ``unions`` holds the variants of tagged unions. Either table may name what the other defines, in any
     order: a class is made when it is first needed.
     """
-    made: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
 
     def type_of(word: str) -> Any:
         word, _, count = word.partition("*")
         if word in PLAIN:
             base = PLAIN[word]
-        elif word in made:
-            base = made[word]
+        elif word in classes:
+            base = classes[word]
         else:
             is_union = word in unions
             line = unions[word] if is_union else structs[word]
             parent = ctypes.Union if is_union else ctypes.Structure
             base = type(word, (parent,), {"_fields_": [(name, type_of(kind)) for name, kind in _fields(line)]})
-            made[word] = base
+            classes[word] = base
         return base * int(count) if count else base
 
     for name in [*structs, *unions]:
         type_of(name)
-    return made
+    return classes
 
 
 def _fields(line: str) -> Iterator[tuple[str, str]]:

@@ -27,11 +27,11 @@ class TableEntry(NamedTuple):
 
 def _table(text: str) -> dict[str, TableEntry]:
     """Lines of name, area and arguments."""
-    found: dict[str, TableEntry] = {}
-    for place, line in enumerate(text.strip().splitlines()):
+    entries: dict[str, TableEntry] = {}
+    for slot, line in enumerate(text.strip().splitlines()):
         name, area, *arguments = line.split()
-        found[name] = TableEntry(place, area, None if "?" in arguments else " ".join(arguments))
-    return found
+        entries[name] = TableEntry(slot, area, None if "?" in arguments else " ".join(arguments))
+    return entries
 
 
 CORE: Mapping[str, TableEntry] = _table("""
@@ -149,9 +149,9 @@ def prototype(entry: TableEntry) -> Any:
 
 def functions(table: int, entries: Mapping[str, TableEntry]) -> dict[str, Any]:
     """Read the functions out of a provider's table at an address. An entry left NULL is left out."""
-    found: dict[str, Any] = {}
+    callables: dict[str, Any] = {}
     for name, entry in entries.items():
         address = ctypes.c_void_p.from_address(table + entry.place * ctypes.sizeof(ctypes.c_void_p)).value
         if address and entry.arguments is not None:
-            found[name] = prototype(entry)(address)
-    return found
+            callables[name] = prototype(entry)(address)
+    return callables

@@ -219,9 +219,9 @@ def _fill_encoding(params: Any, spec: TensorSpec, keep: list[Any]) -> None:
 def param_value(name: str, value: Any, dtype: DType, node: str) -> Array:
     """A parameter's value as an array of its type, refusing values that the type cannot hold."""
     try:
-        given = np.asarray(value)
-        array = given.astype(dtype.numpy)
-        exact = dtype.is_float or np.array_equal(array, given)
+        exact_array = np.asarray(value)
+        array = exact_array.astype(dtype.numpy)
+        exact = dtype.is_float or np.array_equal(array, exact_array)
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:

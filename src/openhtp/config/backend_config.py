@@ -235,9 +235,9 @@ def read_config(path: str | os.PathLike[str]) -> BackendConfig:
     return _config_from(_load(path), str(path), Path(path).parent)
 
 
-def parse_config(given: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
+def parse_config(settings: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
     """The same for a config at hand, as an object or as text; paths in it count from the working directory."""
-    content = parse_json(given, source) if isinstance(given, str) else dict(given)
+    content = parse_json(settings, source) if isinstance(settings, str) else dict(settings)
     return _config_from(content, source, Path())
 
 

@@ -184,7 +184,7 @@ def _parse(word: str, where: str) -> Fault:
         raise InvalidArgument(
             f"{where}: {word!r} does not say where; expected {kind.value}@ and one of {_names(kind)}"
         )
-    target, *settings = [piece.strip() for piece in rest.split(":")]
+    target, *settings = [part.strip() for part in rest.split(":")]
     point = next((point for point in POINTS.values() if point.name.lower() == target.lower()), None)
     if point is None:
         _refuse(where, f"{target!r} is no point", target, list(POINTS))

@@ -55,12 +55,12 @@ class _CheckedLock:
         self._lock = lock
 
     def __enter__(self) -> bool:
-        held = _held()
-        mine = any(lock is self for lock in held)  # taken again, which only a reentrant one survives
-        if held and not mine and held[-1]._rank >= self._rank:
-            raise LockOrderError(f"{self._name!r} taken while holding {[lock._name for lock in held]}")
+        locks = _held()
+        mine = any(lock is self for lock in locks)  # taken again, which only a reentrant one survives
+        if locks and not mine and locks[-1]._rank >= self._rank:
+            raise LockOrderError(f"{self._name!r} taken while holding {[lock._name for lock in locks]}")
         self._lock.__enter__()
-        held.append(self)
+        locks.append(self)
         return True
 
     def __exit__(self, *exc: object) -> None:
@@ -74,10 +74,10 @@ _of_thread = threading.local()
 
 def _held() -> list[_CheckedLock]:
     try:
-        held: list[_CheckedLock] = _of_thread.held
+        locks: list[_CheckedLock] = _of_thread.held
     except AttributeError:
-        held = _of_thread.held = []
-    return held
+        locks = _of_thread.held = []
+    return locks
 
 
 def check_order(on: bool) -> bool:

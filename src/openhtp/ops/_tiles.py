@@ -60,9 +60,9 @@ def split_but(node: Node, kept: Sequence[int]) -> tuple[TileAxis, ...]:
     )
 
 
-def broadcast_axes(node: Node, place: int) -> tuple[int | None, ...]:
-    """The axis of each input that meets the output's axis ``place``, counted from behind; None where it is 1."""
+def broadcast_axes(node: Node, behind: int) -> tuple[int | None, ...]:
+    """The axis of each input that meets the output's axis ``behind`` (-1: the last); None where its size is 1."""
     return tuple(
-        spec.rank + place if spec is not None and spec.rank >= -place and spec.shape[place] != 1 else None
+        spec.rank + behind if spec is not None and spec.rank >= -behind and spec.shape[behind] != 1 else None
         for spec in node.inputs
     )

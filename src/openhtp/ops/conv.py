@@ -181,10 +181,10 @@ def _transposed_reference(node: Node, arrays: Arrays) -> Results:
     ]
     canvas = np.zeros((batch, *whole, count, per_group))
     pixels = x.reshape(batch, *sizes, count, channels // count)
-    for place in itertools.product(*(range(w.kernel) for w in each)):
-        filters = weights[place].reshape(count, channels // count, per_group)
+    for tap in itertools.product(*(range(w.kernel) for w in each)):
+        filters = weights[tap].reshape(count, channels // count, per_group)
         strided = tuple(
-            slice(k, k + w.stride * (s - 1) + 1, w.stride) for k, w, s in zip(place, each, sizes, strict=True)
+            slice(k, k + w.stride * (s - 1) + 1, w.stride) for k, w, s in zip(tap, each, sizes, strict=True)
         )
         canvas[(slice(None), *strided)] += np.einsum("...gc,gcf->...gf", pixels, filters)
     inside = tuple(slice(w.before, w.before + s) for w, s in zip(each, shape[1:-1], strict=True))

@@ -124,8 +124,8 @@ def _emit_regular(node: Node, e: Emitter, boxes: str, scores: str) -> Detections
     by_class = e.node("Transpose", [scores], perm=[0, 2, 1])
     rows_ = emit_select(e, boxes, by_class, _regular_settings(node), _limit(node, total))
     # A selection is one number: its place in the table of scores; behind the table there is none.
-    place = e.node("Add", [e.node("Mul", [column(e, rows_, 1), e.ints(total)]), column(e, rows_, 2)])
-    long = e.node("Concat", [place, e.ints(np.full(slots, kinds * total))], axis=0)
+    anchor = e.node("Add", [e.node("Mul", [column(e, rows_, 1), e.ints(total)]), column(e, rows_, 2)])
+    long = e.node("Concat", [anchor, e.ints(np.full(slots, kinds * total))], axis=0)
     table = e.node("Reshape", [by_class, e.ints([kinds * total])])
     lowest = e.floats([np.finfo(np.float32).min])
     ranked = e.node("Gather", [e.node("Concat", [table, lowest], axis=0), long], axis=0)

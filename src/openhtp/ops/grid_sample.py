@@ -31,10 +31,10 @@ def _infer(node: Node) -> Shapes:
     return ((*grid[:-1], shape[-1]),)
 
 
-def _reflected(place: Array, size: int, corners: bool) -> Array:
+def _reflected(coordinate: Array, size: int, corners: bool) -> Array:
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     span = max(high - low, 1e-9)
-    folded = np.abs(np.mod(place - low, 2 * span))
+    folded = np.abs(np.mod(coordinate - low, 2 * span))
     return np.asarray(low + np.where(folded > span, 2 * span - folded, folded))
 
 
@@ -44,24 +44,24 @@ def _reference(node: Node, arrays: Arrays) -> Results:
     places = []
     for axis, size in enumerate(sizes):
         coordinate = grid[..., len(sizes) - 1 - axis]
-        place = (coordinate + 1) / 2 * (size - 1) if corners else ((coordinate + 1) * size - 1) / 2
+        position = (coordinate + 1) / 2 * (size - 1) if corners else ((coordinate + 1) * size - 1) / 2
         if padding == _PADDINGS["REFLECTION"]:
-            place = _reflected(place, size, corners)
+            position = _reflected(position, size, corners)
         if padding != _PADDINGS["ZEROS"]:
-            place = np.clip(place, 0, size - 1)
-        places.append(place)
+            position = np.clip(position, 0, size - 1)
+        places.append(position)
     if node.params["mode"] == _MODES["NEAREST"]:
-        return (_pick(x, [np.rint(place).astype(int) for place in places]),)
+        return (_pick(x, [np.rint(position).astype(int) for position in places]),)
     return (_interpolate(x, places),)
 
 
 def _interpolate(x: Array, places: Sequence[Array]) -> Array:
     out = np.zeros((*places[0].shape, x.shape[-1]))
-    floors = [np.floor(place).astype(int) for place in places]
+    floors = [np.floor(position).astype(int) for position in places]
     for corner in itertools.product((0, 1), repeat=len(places)):
         weight = np.ones(places[0].shape)
-        for side, place, floor in zip(corner, places, floors, strict=True):
-            weight = weight * (place - floor if side else 1 - (place - floor))
+        for side, position, floor in zip(corner, places, floors, strict=True):
+            weight = weight * (position - floor if side else 1 - (position - floor))
         out += weight[..., None] * _pick(x, [floor + side for side, floor in zip(corner, floors, strict=True)])
     return out
 
@@ -69,10 +69,10 @@ def _interpolate(x: Array, places: Sequence[Array]) -> Array:
 def _pick(x: Array, places: Sequence[Array]) -> Array:
     """Pixels at whole places; zero outside the image."""
     inside = np.ones(places[0].shape, bool)
-    for place, size in zip(places, x.shape[1:-1], strict=True):
-        inside &= (place >= 0) & (place < size)
+    for index, size in zip(places, x.shape[1:-1], strict=True):
+        inside &= (index >= 0) & (index < size)
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * (places[0].ndim - 1))
-    nearest = [np.clip(place, 0, size - 1) for place, size in zip(places, x.shape[1:-1], strict=True)]
+    nearest = [np.clip(index, 0, size - 1) for index, size in zip(places, x.shape[1:-1], strict=True)]
     return np.asarray(np.where(inside[..., None], x[(batch, *nearest)], 0.0))
 
 
@@ -146,10 +146,10 @@ def _emit_places(node: Node, e: Emitter) -> str:
     ones = e.const(np.ones((batch, 1), np.float32))
     square = e.node("Reshape", [e.node("Concat", [matrices, ones], axis=1), e.ints([batch, 3, 3])])
     mapped = e.node("Transpose", [e.node("MatMul", [square, points])], perm=[0, 2, 1])
-    place, depth = e.nodes("Split", [mapped, e.ints([2, 1])], 2, axis=2)
+    lateral, depth = e.nodes("Split", [mapped, e.ints([2, 1])], 2, axis=2)
     parallel = e.node("Equal", [depth, e.floats(0.0)])
     safe = e.node("Where", [parallel, e.floats(1.0), depth])
-    return e.node("Where", [parallel, e.floats(_NOWHERE), e.node("Div", [place, safe])])
+    return e.node("Where", [parallel, e.floats(_NOWHERE), e.node("Div", [lateral, safe])])
 
 
 def _emit_nearest(e: Emitter, places: str) -> str:

@@ -126,15 +126,15 @@ def _lower(node: Node, e: Emitter) -> None:
 
     maps = e.node("Transpose", [e.value(0)], perm=[0, 3, 1, 2])
     flat = e.node("Reshape", [maps, e.ints([count, points, height * width])])
-    place = e.node("ArgMax", [flat], axis=2, keepdims=1)
-    row, column = e.node("Div", [place, e.ints([width])]), e.node("Mod", [place, e.ints([width])])
+    peak = e.node("ArgMax", [flat], axis=2, keepdims=1)
+    row, column = e.node("Div", [peak, e.ints([width])]), e.node("Mod", [peak, e.ints([width])])
     mirrored = e.node("Pad", [maps, e.ints([0, 0, 1, 1, 0, 0, 1, 1])], mode="reflect")
     wide = e.node("Reshape", [mirrored, e.ints([count, points, (height + 2) * (width + 2)])])
     corner = e.node("Add", [e.node("Mul", [row, e.ints([width + 2])]), column])
     around = e.ints([dy * (width + 2) + dx for dy in range(3) for dx in range(3)])
     cells = e.node("GatherElements", [wide, e.node("Add", [corner, around])], axis=2)
     right, down, higher = _emit_refined(e, cells)
-    highest = e.node("GatherElements", [flat, place], axis=2)
+    highest = e.node("GatherElements", [flat, peak], axis=2)
     e.put(0, e.node("Reshape", [e.node("Add", [highest, higher]), e.ints([count, points])]))
     boxes = e.node("Unsqueeze", [e.value(1), e.ints([1])])
     parts = []

@@ -116,7 +116,7 @@ class WholeBoxes:
         detections: list[tuple[int, float, int]] = []
         for box in kept:
             order = np.argsort(-scores[box], kind="stable")[: self.per_box]
-            detections += [(box, float(scores[box, place]), self.labels[place]) for place in order]
+            detections += [(box, float(scores[box, label]), self.labels[label]) for label in order]
         detections = detections[: self.slots] + [(total, 0.0, 0)] * (self.slots - len(detections))
         numbers, heights, labels = zip(*detections, strict=True)
         return Detections(np.array(numbers), np.array(heights), np.array(labels), np.array(len(kept)))
@@ -205,8 +205,8 @@ def _lower(node: Node, e: Emitter) -> None:
         chosen = emit_select(e, image(e, boxes, number), image(e, scores, number), _settings(node), most)
         count = e.node("Shape", [chosen], start=0, end=1)
         last = e.node("Max", [e.node("Sub", [count, e.ints([1])]), e.ints([0])])
-        place = e.node("Min", [e.ints(np.arange(classes * most)), last])
-        listed = e.node("Gather", [ended(e, chosen, (3,), np.int64), place], axis=0)
+        rank = e.node("Min", [e.ints(np.arange(classes * most)), last])
+        listed = e.node("Gather", [ended(e, chosen, (3,), np.int64), rank], axis=0)
         selections.append(e.node("Add", [listed, e.ints([number, 0, 0])]))
         counts.append(count)
     put_integers(node, e, 0, e.node("Concat", selections, axis=0))

@@ -33,7 +33,7 @@ def _work(node: Node, ops_per_element: int = 1) -> Work:
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
     others = [axis for axis in range(node.input().rank) if axis not in _axes(node)]
     places = others if node.params["keep_dims"] else range(len(others))
-    return tuple(TileAxis(axis=place, inputs=(axis,)) for place, axis in zip(places, others, strict=True))
+    return tuple(TileAxis(axis=kept_axis, inputs=(axis,)) for kept_axis, axis in zip(places, others, strict=True))
 
 
 def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tuple[TypeRow, ...]) -> OpDef:

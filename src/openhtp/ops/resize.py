@@ -181,8 +181,8 @@ def nearest_matrix(size: int, out: int, places: str, rounding: str) -> Array:
     """Each output is one input."""
     matrix = np.zeros((out, size))
     for i in range(out):
-        place = _ROUND[rounding](PLACES[places](i, out, size))
-        matrix[i, min(max(int(place), 0), size - 1)] = 1.0
+        source = _ROUND[rounding](PLACES[places](i, out, size))
+        matrix[i, min(max(int(source), 0), size - 1)] = 1.0
     return matrix
 
 
@@ -190,10 +190,10 @@ def linear_matrix(size: int, out: int, places: str) -> Array:
     """Each output lies between two inputs; beyond the border the last one counts alone."""
     matrix = np.zeros((out, size))
     for i in range(out):
-        place = min(max(PLACES[places](i, out, size), 0.0), size - 1.0)
-        left = min(int(place), size - 1)
-        matrix[i, left] += 1.0 - (place - left)
-        matrix[i, min(left + 1, size - 1)] += place - left
+        source = min(max(PLACES[places](i, out, size), 0.0), size - 1.0)
+        left = min(int(source), size - 1)
+        matrix[i, left] += 1.0 - (source - left)
+        matrix[i, min(left + 1, size - 1)] += source - left
     return matrix
 
 
@@ -201,9 +201,9 @@ def cubic_matrix(size: int, out: int, places: str, a: float, *, exclude_outside:
     """Each output is made of four inputs by the cubic convolution kernel with coefficient ``a``."""
     matrix = np.zeros((out, size))
     for i in range(out):
-        place = PLACES[places](i, out, size)
-        base = math.floor(place)
-        weights = [_cubic(abs(place - (base + k)), a) for k in range(-1, 3)]
+        source = PLACES[places](i, out, size)
+        base = math.floor(source)
+        weights = [_cubic(abs(source - (base + k)), a) for k in range(-1, 3)]
         if exclude_outside:
             weights = [w if 0 <= base + k < size else 0.0 for k, w in zip(range(-1, 3), weights, strict=True)]
             weights = [w / sum(weights) for w in weights]

@@ -38,13 +38,13 @@ def _weights(node: Node, begin: float, end: float, size: int, bins: int, axis: s
     weights = np.zeros((bins, size))
     for number in range(bins):
         for sample in range(count):
-            place = begin + (number + (sample + 0.5) / count) * extent / bins
-            if -1.0 <= place <= size:
-                place = min(max(place, 0.0), size - 1.0)
-                low = min(math.floor(place), size - 1)
+            position = begin + (number + (sample + 0.5) / count) * extent / bins
+            if -1.0 <= position <= size:
+                position = min(max(position, 0.0), size - 1.0)
+                low = min(math.floor(position), size - 1)
                 high = min(low + 1, size - 1)
-                weights[number, low] += (1 - (place - low)) / count
-                weights[number, high] += (place - low) / count
+                weights[number, low] += (1 - (position - low)) / count
+                weights[number, high] += (position - low) / count
     return weights
 
 

@@ -32,8 +32,8 @@ def _sum_lower(node: Node, e: Emitter) -> None:
 
 def _one_hot_axis(node: Node) -> int:
     rank = node.input().rank
-    given = node.params["axis"]
-    return axis_in_range(node, rank if given is None else given, rank + 1)
+    axis = node.params["axis"]
+    return axis_in_range(node, rank if axis is None else axis, rank + 1)
 
 
 def _one_hot_infer(node: Node) -> Shapes:

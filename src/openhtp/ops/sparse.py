@@ -30,10 +30,10 @@ def _emit_first_places(e: Emitter, truth: str, size: int, count: int) -> str:
     flat = e.node("Reshape", [truth, e.ints([size])])
     marked = e.node("Where", [flat, e.ints(np.arange(size)), e.ints(size)])
     kept = min(count, size)
-    found, _ = e.nodes("TopK", [marked, e.ints([kept])], 2, axis=0, largest=0)
+    first, _ = e.nodes("TopK", [marked, e.ints([kept])], 2, axis=0, largest=0)
     if kept == count:
-        return found
-    return e.node("Concat", [found, e.ints(np.full(count - kept, size))], axis=0)
+        return first
+    return e.node("Concat", [first, e.ints(np.full(count - kept, size))], axis=0)
 
 
 def _emit_coordinates(e: Emitter, places: str, shape: Shape) -> str:
@@ -88,9 +88,9 @@ def _create_lower(node: Node, e: Emitter) -> None:
     outside = e.node("ReduceMax", [moved, e.ints([1])], keepdims=0)
     flat = e.node("ReduceSum", [e.node("Mul", [nearest, e.const(strides)]), e.ints([1])], keepdims=0)
     # One place more takes the rows that belong nowhere.
-    place = e.node("Where", [e.node("Cast", [outside], to="bool"), e.ints(size), flat])
+    target = e.node("Where", [e.node("Cast", [outside], to="bool"), e.ints(size), flat])
     empty = e.const(np.zeros((size + 1, *out[depth:]), np.float32))
-    dense = e.node("ScatterND", [empty, e.node("Unsqueeze", [place, e.ints([1])]), e.value(1)])
+    dense = e.node("ScatterND", [empty, e.node("Unsqueeze", [target, e.ints([1])]), e.value(1)])
     kept = e.node("Slice", [dense, e.ints([0]), e.ints([size]), e.ints([0])])
     e.put(0, e.node("Reshape", [kept, e.ints(out)]))
 

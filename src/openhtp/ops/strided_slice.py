@@ -62,10 +62,10 @@ def _one_cut(node: Node, row: int, bounds: tuple[int, int, int], size: int) -> C
     start = None if _bit(node, "begin_mask", row) else begin
     # Going backwards, -1 is before the first: counted from the end, it would always take nothing.
     stop = None if _bit(node, "end_mask", row) or (step < 0 and end == -1) else end
-    taken = range(size)[slice(start, stop, step)]
-    if not taken:
+    indices = range(size)[slice(start, stop, step)]
+    if not indices:
         refuse(node, f"ranges[{row}] {begin}:{end}:{step} takes nothing from an axis of size {size}")
-    return Cut(taken.start, taken.stop, step, len(taken), False)
+    return Cut(indices.start, indices.stop, step, len(indices), False)
 
 
 def _reference(node: Node, arrays: Arrays) -> Results:

@@ -257,8 +257,8 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
     memory = _memory_file("openhtp-binary", nbytes)
     try:
         os.ftruncate(memory.number, nbytes)
-        for offset, piece in pieces:
-            _write(memory.number, offset, memoryview(piece))
+        for offset, content in pieces:
+            _write(memory.number, offset, memoryview(content))
         _fix(memory.number)
     except OSError as error:
         memory.close()

@@ -93,7 +93,7 @@ def write_parts_model(
 ) -> bytes:
     """A context file of a model in parts; ``names`` are those of its graphs on the HTP, in order."""
     graph, left = proto.graph, list(names)
-    made: list[Any] = []
+    nodes: list[Any] = []
     constants: dict[str, Any] = {}
     between: dict[str, Any] = {}
     for part in parts:
@@ -101,17 +101,17 @@ def write_parts_model(
         between |= {value.name: value for value in (*own.input, *own.output)}
         if part.on_htp:
             is_main = len(left) == len(names)
-            made.append(
+            nodes.append(
                 _context_node(left.pop(0), part.inputs, part.outputs, content if is_main else None, content)
             )
         else:
-            made += own.node
+            nodes += own.node
             constants |= {tensor.name: tensor for tensor in own.initializer}
     edges = {value.name for value in (*graph.input, *graph.output)}
     inputs = [value for value in graph.input if value.name not in {tensor.name for tensor in graph.initializer}]
     described = [value for name, value in between.items() if name not in edges]
     whole = helper.make_graph(
-        made, graph.name, inputs, graph.output, list(constants.values()), value_info=described
+        nodes, graph.name, inputs, graph.output, list(constants.values()), value_info=described
     )
     opsets = [each for each in proto.opset_import if each.domain != MICROSOFT]
     opsets.append(helper.make_opsetid(MICROSOFT, 1))

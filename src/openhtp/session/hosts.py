@@ -99,19 +99,19 @@ class Stay:
 
     def share(self, key: str, make: Callable[[], Context]) -> Context:
         """The context that stays on this device share under a key, made if none has it; freed with the last."""
-        made: Context | None = None
+        fresh: Context | None = None
         while True:
             with _lock:
-                context, claims = _shared.get((self.kind, key), (made, set()))
+                context, claims = _shared.get((self.kind, key), (fresh, set()))
                 if context is not None and context.is_usable:
                     claims.add(self.claim)
                     self.claim.context, self.claim.shared_as = context, key
                     _shared[self.kind, key] = context, claims
                     break
                 _shared.pop((self.kind, key), None)  # its device went away, and the claims free it
-            made = make()
-        if made is not None and made is not context:
-            made.free()  # another session was quicker
+            fresh = make()
+        if fresh is not None and fresh is not context:
+            fresh.free()  # another session was quicker
         return context
 
     def end(self) -> None:

@@ -45,7 +45,7 @@ def _sections(config: Path, known: Sequence[str]) -> list[tuple[str, bytes]]:
         if not line.strip():
             continue
         where = f"{LORA_CONFIG} {str(config)!r}, line {number}"
-        graph, separator, file = (piece.strip() for piece in line.partition(";"))
+        graph, separator, file = (part.strip() for part in line.partition(";"))
         if not graph or not separator or not file:
             raise InvalidArgument(f"{where} is {line!r}; expected <graph>;<file>")
         if graph not in known:

@@ -45,8 +45,8 @@ _MAX_VALUES = 1_000_000
 _CONSTRAINT = re.compile(r"\s*(.+?)\s*(" + "|".join(OPERATORS) + r")\s*(.+?)\s*")
 
 
-def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | None = None) -> Study:
-    """Read and check a study. Where it has no such axis, and its measure does, what is ``given`` is fixed.
+def load_study(study: Study | Mapping[str, Any] | str | Path, preset: Values | None = None) -> Study:
+    """Read and check a study. ``preset``: values of axes that the measure has and the study does not.
 
     Raises:
         BadStudy: it cannot be run; the message names the place.
@@ -56,11 +56,11 @@ def load_study(study: Study | Mapping[str, Any] | str | Path, given: Values | No
         return study
     try:
         if isinstance(study, Mapping):
-            return _study(read_mapping(study, "study"), "study", Path(), given or {})
+            return _study(read_mapping(study, "study"), "study", Path(), preset or {})
         path = path_of(study)
         if path is None:
             raise InvalidArgument(f"study is {shown(study)}; expected the path of a file, a mapping or a Study")
-        return _study(read_file(path, "a study"), path.stem, path.parent, given or {})
+        return _study(read_file(path, "a study"), path.stem, path.parent, preset or {})
     except BadScenario as error:
         raise BadStudy(error.message) from error
 

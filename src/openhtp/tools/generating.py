@@ -115,18 +115,18 @@ def _schematics(order: Generation, context: Context) -> list[Path]:
     written = []
     stems = file_stems(list(context.graphs))
     for graph in context.graphs.values():
-        found = schematic_on(graph)
-        if found is None:
+        schematic = schematic_on(graph)
+        if schematic is None:
             raise UnsupportedFeature(
                 f"{context.device.soc} has no half precision, so there is no schematic of graph {graph.name!r};"
                 " quantize it (openhtp quantize), or leave out optrace and --save_backend_op_mapping"
             )
         if order.profiling.level == "optrace":
             written.append(Path(f"{stems[graph.name]}_schematic.bin"))
-            write_file(written[-1], schematic_bytes(found))
+            write_file(written[-1], schematic_bytes(schematic))
         if order.op_mapping:
             written.append(order.output_dir / f"{stems[graph.name]}_bottom_mapping.json")
-            write_file(written[-1], f"{json.dumps(schematic_to_netron(found), indent=1)}\n".encode())
+            write_file(written[-1], f"{json.dumps(schematic_to_netron(schematic), indent=1)}\n".encode())
     return written
 
 

@@ -237,9 +237,9 @@ class Feeding:
             return known
         feeds, parts = {}, set()
         for name, spec in self._inputs.items():
-            piece = read_piece(line.files[name], line.where, spec, self._forms[name], self._batch)
-            feeds[name] = piece.array
-            parts.add(piece.parts)
+            tensor_file = read_piece(line.files[name], line.where, spec, self._forms[name], self._batch)
+            feeds[name] = tensor_file.array
+            parts.add(tensor_file.parts)
         if len(parts) > 1:
             raise InvalidArgument(f"{line.where}: some files hold a whole batch and some one element of it")
         count = parts.pop() if parts else 1

@@ -75,14 +75,14 @@ def read_piece(path: Path, where: str, spec: TensorSpec, form: Form, batch: int)
     return Piece(stored.reshape(shape), count)
 
 
-def _wrong_size(path: Path, where: str, spec: TensorSpec, form: Form, batch: int, given: int) -> str:
+def _wrong_size(path: Path, where: str, spec: TensorSpec, form: Form, batch: int, nbytes: int) -> str:
     other = Form.FLOAT if form is Form.NATIVE else Form.NATIVE
     whole = spec.elements * batch
     text = (
-        f"{where}: {str(path)!r} has {given} bytes; input {spec} takes {whole * form.itemsize(spec)}"
+        f"{where}: {str(path)!r} has {nbytes} bytes; input {spec} takes {whole * form.itemsize(spec)}"
         f" ({'float32' if form is Form.FLOAT else spec.dtype.short}{'' if batch == 1 else f', {batch} times'})"
     )
-    if given == whole * other.itemsize(spec):
+    if nbytes == whole * other.itemsize(spec):
         kind = "its own type" if other is Form.NATIVE else "float32"
         text += f". It fits as {kind}: {form.option}"
     return text
@@ -164,14 +164,14 @@ class Written(enum.Enum):
 def file_stems(names: Sequence[str]) -> dict[str, str]:
     """For each tensor the stem of its files: its name, without what no file can be called; each only once."""
     stems: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for name in names:
         stem = _NOT_IN_NAMES.sub("_", name)[:_MOST_NAME] or "_"
         stem = f"_{stem}" if stem.startswith(".") else stem
         free, number = stem, 1
-        while {free, free.removesuffix("_native"), f"{free}_native"} & taken:
+        while {free, free.removesuffix("_native"), f"{free}_native"} & used:
             free, number = f"{stem}_{number}", number + 1
-        taken.add(free)
+        used.add(free)
         stems[name] = free
     return stems
 
@@ -223,14 +223,14 @@ def metadata_yaml(graphs: Iterable[tuple[str, Sequence[TensorSpec], Sequence[Ten
 
 
 def _described(spec: TensorSpec) -> list[str]:
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "tensor_name": _quoted(spec.name),
         "dimensions": list(spec.shape),
         "datatype": spec.dtype.qnn_name,
     }
     if isinstance(spec.quant, ScaleOffset):
-        found |= {"scale": repr(float(spec.quant.scale)), "offset": spec.quant.offset}
-    lines = [f"{key}: {value}" for key, value in found.items()]
+        description |= {"scale": repr(float(spec.quant.scale)), "offset": spec.quant.offset}
+    lines = [f"{key}: {value}" for key, value in description.items()]
     return [f"- {lines[0]}", *(f"  {line}" for line in lines[1:])]
 
 

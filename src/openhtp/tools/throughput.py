@@ -145,14 +145,14 @@ def read_test_case(path: Path) -> TestCase:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         refuse(str(path), "", f"byte {error.start} is no UTF-8; expected JSON")
-    found = check_section(parse_json(text, str(path)), _FILE, str(path))
-    named = {part: _named(path, part, found) for part in _NAMES}
-    case = found.get("testCase") or {}
+    content = check_section(parse_json(text, str(path)), _FILE, str(path))
+    named = {part: _named(path, part, content) for part in _NAMES}
+    case = content.get("testCase") or {}
     threads = case.get("threads") or []
     if "iteration" not in case or not threads:
         refuse(str(path), "/testCase", "needs iteration and threads")
-    for place, thread in enumerate(threads):
-        _check_thread(path, f"/testCase/threads/{place}", thread, named)
+    for index, thread in enumerate(threads):
+        _check_thread(path, f"/testCase/threads/{index}", thread, named)
     names = [thread["threadName"] for thread in threads]
     if len(set(names)) != len(names):
         refuse(str(path), "/testCase/threads", f"have names that come twice: {', '.join(names)}")
@@ -167,36 +167,36 @@ def read_test_case(path: Path) -> TestCase:
     )
 
 
-def _named(path: Path, part: str, found: Entry) -> dict[str, Entry]:
-    entries = found.get(part)
+def _named(path: Path, part: str, content: Entry) -> dict[str, Entry]:
+    entries = content.get(part)
     if not entries:
         refuse(str(path), f"/{part}", "is missing; expected a list of at least one")
     named: dict[str, Entry] = {}
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         for key in _REQUIRED[part]:
             if key not in entry:
-                refuse(str(path), f"/{part}/{place}", f"has no {key}, which is required")
+                refuse(str(path), f"/{part}/{index}", f"has no {key}, which is required")
         name = entry[_NAMES[part]]
         if name in named:
-            refuse(str(path), f"/{part}/{place}/{_NAMES[part]}", f"is {name!r}, which comes twice")
+            refuse(str(path), f"/{part}/{index}/{_NAMES[part]}", f"is {name!r}, which comes twice")
         named[name] = entry
     return named
 
 
-def _check_thread(path: Path, place: str, thread: Entry, named: Mapping[str, Mapping[str, Entry]]) -> None:
+def _check_thread(path: Path, pointer: str, thread: Entry, named: Mapping[str, Mapping[str, Entry]]) -> None:
     for key in ("threadName", "backend", "context", "model"):
         if key not in thread:
-            refuse(str(path), place, f"has no {key}, which is required")
+            refuse(str(path), pointer, f"has no {key}, which is required")
     for part, key in (("backends", "backend"), ("contexts", "context"), ("models", "model")):
         if thread[key] not in named[part]:
             near = difflib.get_close_matches(thread[key], named[part], 1) or list(named[part])
             refuse(
                 str(path),
-                f"{place}/{key}",
+                f"{pointer}/{key}",
                 f"is {thread[key]!r}, which /{part} has not; did you mean {near[0]!r}?",
             )
     if thread.get("initModelInLoop") and named["models"][thread["model"]].get("loadFromCachedBinary"):
-        refuse(str(path), f"{place}/initModelInLoop", "does not go with a model from a context binary")
+        refuse(str(path), f"{pointer}/initModelInLoop", "does not go with a model from a context binary")
 
 
 _SEED = 0
@@ -297,10 +297,10 @@ class _Places:
         key = (thread["backend"], thread.get("backendConfig"), thread["context"], thread["model"])
         if not fresh and key in self._contexts:
             return self._contexts[key]
-        made = self._made(thread, self._device(thread))
+        context = self._made(thread, self._device(thread))
         if not fresh:
-            self._contexts[key] = made
-        return made
+            self._contexts[key] = context
+        return context
 
     def _device(self, thread: Entry) -> Device:
         key = (thread["backend"], thread.get("backendConfig"))
@@ -373,12 +373,12 @@ class _Worker:
             self._execute_all(executable(context), number, stop)
 
     def _execute_all(self, graphs: Sequence[Graph], number: int, stop: Latch) -> None:
-        for place, graph in enumerate(graphs):
-            sets = self._inputs(graph, place)
+        for index, graph in enumerate(graphs):
+            sets = self._inputs(graph, index)
             with during(Stage.EXECUTE):
                 for line, outputs in enumerate(self._executed(graph, sets, stop)):
                     self._last[graph.name] = outputs
-                    self._check.look(graph, place, line, outputs, self._outcome.mse, self.name)
+                    self._check.look(graph, index, line, outputs, self._outcome.mse, self.name)
                     saved = self._model.get("saveOutput", "NONE")
                     if saved != "NONE":
                         results = self._results(graph)
@@ -410,14 +410,14 @@ class _Worker:
         self._each.add(time.monotonic() - begin)
         return outputs
 
-    def _inputs(self, graph: Graph, place: int) -> list[Feeds]:
+    def _inputs(self, graph: Graph, index: int) -> list[Feeds]:
         if graph.name not in self._feeds or self._thread.get("loadInputDataInLoop"):
             lists = _of_graphs(self._model.get("inputPath"))
             if not lists or self._thread.get("useRandomData"):
                 self._feeds[graph.name] = [random_inputs([tensor.spec for tensor in graph.inputs])]
             else:
                 form = Form.FLOAT if self._model.get("inputDataType") == "FLOAT" else Form.NATIVE
-                self._feeds[graph.name] = read_sets(_nth(lists, place, "inputPath"), graph.inputs, form)
+                self._feeds[graph.name] = read_sets(_nth(lists, index, "inputPath"), graph.inputs, form)
         return self._feeds[graph.name]
 
     def _results(self, graph: Graph) -> Results:
@@ -449,27 +449,27 @@ class _Check:
     def look(
         self,
         graph: Graph,
-        place: int,
+        index: int,
         line: int,
         outputs: Mapping[str, Array],
-        found: dict[str, float],
+        errors: dict[str, float],
         thread: str,
     ) -> None:
         """Note how far the outputs of a line are off, if that is asked for."""
-        if not self._words or _nth(self._words, place, "postProcessor") == "NONE":
+        if not self._words or _nth(self._words, index, "postProcessor") == "NONE":
             return
-        wanted = self._wanted(graph, place, line, outputs)
+        wanted = self._wanted(graph, index, line, outputs)
         for name, array in outputs.items():
             off = array.astype(np.float64) - wanted[name].astype(np.float64)
             key = f"{thread}:{graph.name}:{name}"
-            found[key] = max(found.get(key, 0.0), float(np.mean(off * off)))
+            errors[key] = max(errors.get(key, 0.0), float(np.mean(off * off)))
 
-    def _wanted(self, graph: Graph, place: int, line: int, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _wanted(self, graph: Graph, index: int, line: int, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
         if not self._truths:
             copies = {name: array.copy() for name, array in outputs.items()}
             return self._first.setdefault((graph.name, line), copies)
         if graph.name not in self._read:
-            path = _nth(self._truths, place, "groundTruthPath")
+            path = _nth(self._truths, index, "groundTruthPath")
             self._read[graph.name] = read_sets(path, graph.outputs, Form.NATIVE)
         truths = self._read[graph.name]
         if line >= len(truths):
@@ -492,23 +492,23 @@ def read_sets(path: Path | str, tensors: Sequence[Any], form: Form) -> list[Feed
 def random_inputs(specs: Sequence[TensorSpec]) -> Feeds:
     """Numbers from 0 to 1 for floats, any for fixed point, zeros for all else, whose meaning is not known."""
     random = np.random.default_rng(_SEED)
-    made: Feeds = {}
+    feeds: Feeds = {}
     for spec in specs:
         if spec.dtype.is_float:
-            made[spec.name] = random.random(spec.shape).astype(spec.dtype.numpy)
+            feeds[spec.name] = random.random(spec.shape).astype(spec.dtype.numpy)
         elif spec.dtype.is_fixed_point:
             low, high = spec.dtype.integer_range
-            made[spec.name] = random.integers(low, high, spec.shape, endpoint=True).astype(spec.dtype.numpy)
+            feeds[spec.name] = random.integers(low, high, spec.shape, endpoint=True).astype(spec.dtype.numpy)
         else:
-            made[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
-    return made
+            feeds[spec.name] = np.zeros(spec.shape, spec.dtype.numpy)
+    return feeds
 
 
 def _of_graphs(text: str | None) -> list[str]:
     return [] if text is None else [word.strip() for word in text.split(",")]
 
 
-def _nth(words: Sequence[str], place: int, key: str) -> str:
-    if place >= len(words):
+def _nth(words: Sequence[str], index: int, key: str) -> str:
+    if index >= len(words):
         raise InvalidArgument(f"{key} has {len(words)} entries; the model has more graphs: give one for each")
-    return words[place]
+    return words[index]

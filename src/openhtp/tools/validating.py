@@ -54,13 +54,13 @@ class BackendFinding:
 def library_in(directory: Path) -> Path:
     """The library of an SDK for this computer."""
     places = (*sorted(directory.glob(f"lib/x86_64*/{LIBRARY_NAME}")), directory / LIBRARY_NAME)
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
         raise InvalidArgument(
             f"--directory {str(directory)!r} has no lib/x86_64*/{LIBRARY_NAME}; expected the folder of an SDK for"
             " this computer, or leave it out for the emulator"
         )
-    return found
+    return path
 
 
 def validate(backend: str, wanted: ValidationRequest, build_id: str) -> BackendFinding:

@@ -101,15 +101,15 @@ class LibraryBackend(Owner):
             for spec in given_inputs(call)
         ]
         outputs = [dense_tensor(spec, None, keep) for spec in call.outputs]
-        made = []
+        structs = []
         for name, (value, dtype, form) in params.items():
             if form == "scalar":
-                made.append(scalar_param(name, value, dtype, call.name, keep))
+                structs.append(scalar_param(name, value, dtype, call.name, keep))
             else:
                 array = param_value(name, value, dtype, call.name)
                 spec = TensorSpec(f"{call.name}:{name}", array.shape, dtype, kind=TensorKind.STATIC)
-                made.append(tensor_param(name, dense_tensor(spec, array, keep), call.name, keep))
-        config = op_config(call, inputs, outputs, made, keep)
+                structs.append(tensor_param(name, dense_tensor(spec, array, keep), call.name, keep))
+        config = op_config(call, inputs, outputs, structs, keep)
         self.library.call("backendValidateOpConfig", self.handle, config, where=f"{call.op} {call.name!r}")
 
     def _release(self, handle: int) -> None:

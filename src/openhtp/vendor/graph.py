@@ -110,8 +110,8 @@ class LibraryGraph(Owner):
         keep: list[Any] = []
         inputs = [null_tensor() if spec is None else self._known(spec, call) for spec in given_inputs(call)]
         outputs = [self._known(spec, call) for spec in call.outputs]
-        made = [self._param(call, name, *param, keep) for name, param in params.items()]
-        config = op_config(call, inputs, outputs, made, keep)
+        param_structs = [self._param(call, name, *param, keep) for name, param in params.items()]
+        config = op_config(call, inputs, outputs, param_structs, keep)
         where = f"{call.op} {call.name!r} in graph {self.name!r}"
         if validate:
             self.library.call("backendValidateOpConfig", self._backend.handle, config, where=where)
@@ -149,8 +149,8 @@ class LibraryGraph(Owner):
     def finalize(self, profile: LibraryProfile | None = None) -> None:
         """Compile. May take seconds; what the compiler refuses is raised with its own words."""
         handle = self._unfinished("finalize")
-        place = f"graph {self.name!r}"
-        self.library.call("graphFinalize", handle, profile.handle if profile else None, None, where=place)
+        where = f"graph {self.name!r}"
+        self.library.call("graphFinalize", handle, profile.handle if profile else None, None, where=where)
         self.finalized = True
         # The library has its own copies by now.
         self._tensors.clear()
@@ -171,22 +171,22 @@ class LibraryGraph(Owner):
             raise WrongState(f"graph {self.name!r} is not finalized", st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED)
         handle = self.handle
         wanted = [tensor for tensor in self._io.values() if tensor.spec.kind.is_input]
-        given = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
+        written = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
         times = batch_of(self.name, self.inputs, inputs)
         sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec.shape, times)) for t in wanted]
         if outputs is None:
             outputs = {spec.name: np.empty(batched(spec.shape, times), spec.dtype.numpy) for spec in self.outputs}
         check_names(self.name, "outputs", self.outputs, outputs)
-        results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec.shape, times)) for t in given]
+        results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec.shape, times)) for t in written]
         keep: list[Any] = []
-        ins, outs = _io_structs(wanted, sources, keep), _io_structs(given, results, keep)
+        ins, outs = _io_structs(wanted, sources, keep), _io_structs(written, results, keep)
         self.library.call(
             "graphExecute",
             handle,
             ctypes.addressof(ins),
             len(wanted),
             ctypes.addressof(outs),
-            len(given),
+            len(written),
             profile.handle if profile else None,
             None,
             where=f"graph {self.name!r}",
@@ -227,12 +227,12 @@ def batch_of(graph: str, specs: Sequence[TensorSpec], inputs: Mapping[str, Array
 def _io_structs(tensors: Sequence[GraphTensor], arrays: Sequence[Array], keep: list[Any]) -> Any:
     """Input or output structures of an execution; the library goes by id, dimensions and address only."""
     structs = (struct("Tensor") * max(1, len(tensors)))()
-    for made, tensor, array in zip(structs, tensors, arrays, strict=False):
+    for struct_, tensor, array in zip(structs, tensors, arrays, strict=False):
         dims = (ctypes.c_uint32 * max(1, array.ndim))(*array.shape)
         keep.append(dims)
-        made.version, made.id, made.kind = VERSION_1, tensor.id, int(tensor.spec.kind)
-        made.data_type, made.rank, made.dims = int(tensor.spec.dtype), array.ndim, ctypes.addressof(dims)
-        made.buffer.data, made.buffer.size = array.ctypes.data, array.nbytes
+        struct_.version, struct_.id, struct_.kind = VERSION_1, tensor.id, int(tensor.spec.kind)
+        struct_.data_type, struct_.rank, struct_.dims = int(tensor.spec.dtype), array.ndim, ctypes.addressof(dims)
+        struct_.buffer.data, struct_.buffer.size = array.ctypes.data, array.nbytes
     return structs
 
 

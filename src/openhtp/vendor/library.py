@@ -365,6 +365,6 @@ def status_for(code: int, area: str) -> Status:
 def failure(call: str, code: int, *, area: str, where: str, said: list[str]) -> errors.QnnError:
     """The exception for a call that answered ``code``; ``said`` is what the library logged meanwhile."""
     kind = _BY_CALL.get((call, code)) or _CLASSES.get(code, errors.QnnError)
-    place = f" for {where}" if where else ""
+    suffix = f" for {where}" if where else ""
     reason = f": {'; '.join(said)}" if said else ""
-    return kind(f"vendor library: {call} failed{place}{reason}", status_for(code, area))
+    return kind(f"vendor library: {call} failed{suffix}{reason}", status_for(code, area))

@@ -27,9 +27,9 @@ class PowerVotes(Owner):
     def __init__(self, backend: LibraryBackend, *, device_id: int = 0, core_id: int = 0) -> None:
         self._library = backend.library
         self._functions = self._infrastructure()
-        made = ctypes.c_uint32()
-        self._call("create_id", device_id, core_id, ctypes.addressof(made))
-        super().__init__(made.value, "power votes", backend)
+        number = ctypes.c_uint32()
+        self._call("create_id", device_id, core_id, ctypes.addressof(number))
+        super().__init__(number.value, "power votes", backend)
 
     def vote(
         self,
@@ -60,9 +60,9 @@ class PowerVotes(Owner):
         self._call("set_power", self.handle, pointer_list(configs))
 
     def _infrastructure(self) -> dict[str, Any]:
-        found = ctypes.c_void_p()
-        self._library.call("deviceGetInfrastructure", ctypes.addressof(found))
-        infra = struct("Infrastructure").from_address(found.value) if found.value else None
+        address = ctypes.c_void_p()
+        self._library.call("deviceGetInfrastructure", ctypes.addressof(address))
+        infra = struct("Infrastructure").from_address(address.value) if address.value else None
         if infra is None or infra.kind != _PERF:
             raise UnsupportedFeature("the vendor library has no performance infrastructure here")
         return {name: prototype(entry)(getattr(infra, name)) for name, entry in POWER.items()}
