@@ -21,8 +21,8 @@ except ImportError:  # used by itself, to compile
 
 CAPI = Path("src/openhtp/capi")
 ENGINE = Path("src/openhtp/engine")
-# Which source makes which libraries. Those of one source differ in their SONAME only: a program that opens a library
-# by its bare name gets the one that is loaded under that name.
+# Which source makes which libraries. Those of one source differ in their SONAME only. A program that opens a
+# library by its bare name gets the one that is loaded under that name.
 LIBRARIES = {
     "stub.c": ("libQnnHtp.so", "libQnnSystem.so", "libQnnSaver.so"),
     "rpcmem.c": ("libcdsprpc.so",),
