@@ -38,6 +38,40 @@ def test_all_outputs_at_once(tmp_path):
         assert f"wrote {path}" in result.output
 
 
+TWO_CLIENTS = """
+unit: ms
+duration: 1000
+device: {{soc: SM8550}}
+clients:
+  - {{name: camera, priority: high, deadline: {camera}, run: 20}}
+  - {{name: wake word, deadline: 100, run: 1}}
+events:
+  - {{client: camera, every: 33}}
+  - {{client: wake word, every: 50}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("camera", "verdict"),
+    [
+        (33, "all deadlines hold, worst 61 % of its deadline (camera)"),
+        (20, "all deadlines hold, worst 100 % of its deadline (camera)"),
+        (19, "deadlines missed: camera 31 of 31; worst 106 % of its deadline (camera)"),
+    ],
+)
+def test_a_plan_ends_with_a_verdict(tmp_path, camera, verdict):
+    scenario, document, page = (tmp_path / name for name in ("s.yaml", "o.json", "t.html"))
+    scenario.write_text(TWO_CLIENTS.format(camera=camera))
+    result = invoke(scenario, "--json", document, "--timeline", page)
+    assert f"Verdict (modelled): {verdict}" in " ".join(result.output.split())
+    assert json.loads(document.read_text())["summary"]["verdict"] == verdict
+    assert verdict in page.read_text()
+
+
+def test_without_deadlines_there_is_none_to_hold():
+    assert "Verdict (modelled): no client has a deadline" in invoke(EXAMPLES / "same-pd.yaml").output
+
+
 def test_json_to_standard_output_is_nothing_but_json():
     result = invoke(EXAMPLES / "two-pds.yaml", "--json", "-")
     assert result.exit_code == 0

@@ -3,6 +3,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 from openhtp.core.units import MIB
 from openhtp.planning import plan
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png, ticks
@@ -33,6 +35,49 @@ def test_a_client_that_is_hardly_busy_is_not_painted_solid():
     spans = [client_span(at, 3) for at in range(0, 1000, 100)] + [client_span(999, 1)]
     (row, *_) = marks_to_text(spans, width=10).splitlines()
     assert row == "cam │▁▁▁▁▁▁▁▁▁▁│"
+
+
+def test_a_short_wait_does_not_fill_its_column():
+    spans = [client_span(0, 5, "waiting"), client_span(100, 60, "waiting"), client_span(200, 20, "paused")]
+    (row, *_, legend) = marks_to_text([*spans, client_span(299, 1)], width=3).splitlines()
+    assert row == "cam │·░▁│"
+    assert "· less than half of it" in legend
+
+
+def inked_share(svg, lane_top, lane_pixels):
+    """The part of a lane's area that rectangles in it cover."""
+    boxes = [
+        [float(rect.get(side)) for side in ("x", "y", "width", "height")]
+        for rect in ET.fromstring(svg).iter(f"{SVG}rect")
+        if rect.get("x") and float(rect.get("x")) >= 130
+    ]
+    covered = sum(w * h for _, y, w, h in boxes if lane_top <= y + h <= lane_top + 30)
+    return covered / lane_pixels
+
+
+@pytest.mark.parametrize("run", [3, 30, 100, 300])
+def test_svg_a_lane_is_inked_as_much_as_it_was_busy(run):
+    # 40,000 runs in 850 columns: narrower than a pixel, whether the lane is busy for 1 % or for 100 %.
+    spans = [client_span(at * 300, run) for at in range(40_000)]
+    assert inked_share(marks_to_svg(spans), 46, 850 * 18) == pytest.approx(run / 300, rel=0.02, abs=0.002)
+
+
+def test_svg_a_map_of_short_spans_is_as_full_as_the_memory_was():
+    spans = [
+        TimelineSpan(
+            group="VTCM",
+            lane="VTCM",
+            name="cam",
+            start_ns=at * 100,
+            duration_ns=20,
+            category="vtcm",
+            args={"start_bytes": 0, "bytes": 2 * MIB},
+        )
+        for at in range(10_000)
+    ]
+    boxes = ET.fromstring(marks_to_svg(spans, vtcm_bytes=4 * MIB)).iter(f"{SVG}rect")
+    covered = sum(float(box.get("height")) for box in boxes if box.get("width") == "1")
+    assert covered / (850 * 48) == pytest.approx(0.2 * 0.5, rel=0.02)
 
 
 def test_blocks_are_as_high_as_the_share_that_ran():

@@ -200,6 +200,78 @@ def test_browser_stays_fast_with_fifty_thousand_spans(open_page):
     assert max(times) < 500, times  # about 50 ms on a quiet machine
 
 
+LIGHT = """
+unit: ms
+duration: 20000
+device: {soc: SM8550}
+clients:
+  - {name: camera, priority: high, deadline: 33, run: 2.6}
+  - {name: wake word, deadline: 20, run: 0.5}
+events:
+  - {client: camera, every: 33}
+  - {client: wake word, every: 16}
+"""
+
+
+def inked_shares(page):
+    """Of each row but the maps, the part of its bar that is painted: 1 where a pixel is unlike the lane."""
+    settle(page)
+    return page.evaluate(
+        """() => Object.fromEntries(timeline.rows.filter(row => !row.lane.map).map(row => {
+            const canvas = document.getElementById("plot"), ctx = canvas.getContext("2d"), bar = timeline.bar;
+            const left = timeline.left, wide = canvas.clientWidth - left - 16, top = row.y + (row.h - bar) / 2;
+            const parse = d => [d[0], d[1], d[2]];
+            const lane = parse(ctx.getImageData(left + 3, row.y + row.h - 2, 1, 1).data);
+            const probe = document.createElement("i"); document.body.append(probe);
+            const data = ctx.getImageData(left, top, wide, bar).data; let sum = 0;
+            const own = timeline.colour(row.lane.client ? row.lane.name : "camera");
+            probe.style.color = own;
+            const full = getComputedStyle(probe).color.match(/\\d+/g).map(Number); probe.remove();
+            const distance = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+            for (let k = 0; k < data.length; k += 4)
+                sum += Math.min(1, distance([data[k], data[k + 1], data[k + 2]], lane) / distance(full, lane));
+            return [row.lane.name, sum / (wide * bar)];
+        }))"""
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_browser_a_lane_looks_as_busy_as_it_is(open_page, width, scheme):
+    result = plan(parse_scenario(LIGHT))
+    page = open_page(
+        marks_to_html(
+            result.marks(),
+            title="light",
+            unit="ms",
+            unit_ns=10**6,
+            vtcm_bytes=8 * MIB,
+            lanes=result.lanes(),
+            verdict=result.verdict,
+        ),
+        width,
+        640,
+        scheme,
+    )
+    shares = inked_shares(page)
+    # The lines of the axis and the hatching of short waits are ink, too.
+    for lane, busy in {"HMX0": 0.11, "HVX3": 0.11, "camera": 0.079, "wake word": 0.031}.items():
+        assert busy - 0.02 < shares[lane] < busy + 0.04, (lane, shares[lane])
+    assert page.locator("#verdict").inner_text() == "all deadlines hold, worst 16 % of its deadline (wake word)"
+
+
+@pytest.mark.slow
+def test_browser_follows_a_change_of_the_colour_scheme(open_page):
+    page = open_page(page_of("same-pd"))
+    place = """() => { const canvas = document.getElementById("plot"), row = timeline.rows[0];
+        return canvas.getContext("2d").getImageData(timeline.left + 300, row.y + 1, 1, 1).data[0]; }"""
+    light = page.evaluate(place)
+    page.emulate_media(color_scheme="dark")
+    settle(page)
+    assert page.evaluate(place) < light
+
+
 @pytest.mark.slow
 def test_browser_singles_out_a_client(open_page):
     page = open_page(page_of("same-pd"))

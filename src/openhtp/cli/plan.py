@@ -189,8 +189,23 @@ def _write_pictures(
     if timeline is not None:
         write_file(
             timeline,
-            marks_to_html(marks, title=title, unit=unit, unit_ns=unit_ns, vtcm_bytes=vtcm, lanes=lanes),
+            marks_to_html(
+                marks,
+                title=title,
+                unit=unit,
+                unit_ns=unit_ns,
+                vtcm_bytes=vtcm,
+                lanes=lanes,
+                verdict=_verdicts(results),
+            ),
         )
+
+
+def _verdicts(results: Sequence[PlanResult]) -> str:
+    """What is said of each plan; by policy if there are several."""
+    if len(results) == 1:
+        return results[0].verdict
+    return "; ".join(f"{result.scenario.policy.name}: {result.verdict}" for result in results)
 
 
 def _write_back(scenario: Path, target: Path, loaded: Scenario, advice: Advice) -> None:
@@ -226,6 +241,7 @@ def print_results(results: Sequence[PlanResult], *, gantt: bool) -> None:
     for result in results:
         show(_table(result))
         _print_footer(result)
+        say(f"Verdict (modelled): {result.verdict}", "red" if result.missed else "green")
     scenario = results[0].scenario
     for note in scenario.notes:
         say(f"Note: {note}.", "dim")

@@ -63,6 +63,11 @@ def percentile(values: list[int], percent: float) -> int | None:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
+def _percent(share: float) -> str:
+    """A share rounded up, so that 100 % is said only of a deadline that is used up or missed."""
+    return f"{math.ceil(share * 100 - 1e-9):,} %"
+
+
 class PlanResult:
     """The outcome of a plan. Every number in it is modelled."""
 
@@ -74,6 +79,23 @@ class PlanResult:
     def missed(self) -> int:
         """Missed deadlines of all clients together."""
         return self.run.missed
+
+    @property
+    def verdict(self) -> str:
+        """Whether all deadlines hold, in a line: which client comes nearest to its own, or who misses how many."""
+        rows = {name: row for name, row in self.clients.items() if row.deadline is not None}
+        if not rows:
+            return "no client has a deadline"
+        # A deadline of a nanosecond is the shortest, so no share is divided by zero.
+        shares = {name: row.max / row.deadline for name, row in rows.items() if row.max and row.deadline}
+        worst = max(shares, key=lambda name: shares[name], default=None)
+        nearest = "" if worst is None else f"worst {_percent(shares[worst])} of its deadline ({worst})"
+        if not self.missed:
+            return f"all deadlines hold, {nearest}" if nearest else "all deadlines hold: nothing was asked for"
+        late = [
+            f"{name} {row.missed:,} of {row.runs + row.not_done:,}" for name, row in rows.items() if row.missed
+        ]
+        return f"deadlines missed: {', '.join(late)}" + (f"; {nearest}" if nearest else "")
 
     def __repr__(self) -> str:
         scenario, run = self.scenario, self.run
@@ -131,6 +153,7 @@ class PlanResult:
             "end": self.scenario.in_unit(run.end_ns),
             "scheduling_events": run.events,
             "missed_deadlines": run.missed,
+            "verdict": self.verdict,
             "utilisation": {name: round(value, 6) for name, value in run.utilisation().items()},
             "clients": {name: msgspec.to_builtins(row) for name, row in self.clients.items()},
             "notes": list(self.scenario.notes),

@@ -34,10 +34,10 @@ _ROW = 26
 _BAR = 18
 _LEFT = 130
 _TOP = 46
-_MAX_SPANS = 20_000
 # Renderers outside of browsers know no generic family; one of these is nearly everywhere.
 FONTS = "system-ui, DejaVu Sans, Liberation Sans, Noto Sans, Arial, sans-serif"
 _FENCE = 14
+_NARROW = 2  # pixels
 _LETTER = 7  # about what one takes, in pixels
 _SIGNS = {
     YIELD: ("#7a5c00", 14, "-4,0 4,0 0,7", "asked to yield"),
@@ -52,8 +52,10 @@ _STYLE = (
     'patternTransform="rotate(45)"><rect width="6" height="6" fill="#f1f1f1"/>'
     '<line x1="0" y1="0" x2="0" y2="6" stroke="#bbb" stroke-width="3"/></pattern></defs>'
 )
+_PHASES = ("running", "waiting", "paused")
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _WAITS = {"waiting": "░", "paused": "▒"}
+_SHORT_WAIT = "·"
 _MISS = "!"
 _LONGEST_NAME = 20
 
@@ -85,8 +87,11 @@ def marks_to_svg(
     vtcm_bytes: int = 0,
     width: int = 1000,
 ) -> str:
-    """Draw spans as an SVG picture. The VTCM lane is drawn as a map: address upwards, time to the right."""
-    spans = [mark for mark in marks if isinstance(mark, TimelineSpan)][:_MAX_SPANS]
+    """Draw spans as an SVG picture. The VTCM lane is drawn as a map: address upwards, time to the right.
+
+    Of spans narrower than two pixels, each column of pixels shows which share of its time they take, stacked.
+    """
+    spans = [mark for mark in marks if isinstance(mark, TimelineSpan)]
     first = min((span.start_ns for span in spans), default=0)
     last = max((span.end_ns for span in spans), default=1)
     scale = (width - _LEFT - 20) / max(1, last - first)
@@ -95,20 +100,26 @@ def marks_to_svg(
     for mark in marks:
         if isinstance(mark, Instant):
             instants.setdefault((mark.group, mark.lane), []).append(mark)
+    by_lane: dict[tuple[str, str], list[TimelineSpan]] = {}
+    for span in spans:
+        by_lane.setdefault((span.group, span.lane), []).append(span)
     parts: list[str] = []
     y = float(_TOP)
     for group, lane in _lanes(spans):
-        mine = [span for span in spans if (span.group, span.lane) == (group, lane)]
+        mine = by_lane[group, lane]
         height = _ROW
         is_map = bool(vtcm_bytes) and mine[0].category == "vtcm"
         if is_map:
             height = max(_ROW, round(vtcm_bytes / MIB) * 12)
         parts.append(_label(lane, y + height / 2 + 4))
         parts.append(f'<line x1="{_LEFT}" x2="{width - 20}" y1="{y + height}" y2="{y + height}" class="rule"/>')
+        map_bytes = vtcm_bytes if is_map else 0
         for span in mine:
-            x = _LEFT + (span.start_ns - first) * scale
-            w = max(0.5, span.duration_ns * scale)
-            parts.append(_bar(span, lane, colours, x, w, y, height, vtcm_bytes if is_map else 0))
+            x, w = _LEFT + (span.start_ns - first) * scale, span.duration_ns * scale
+            if w >= _NARROW:
+                parts.append(_bar(span, lane, colours, x, w, y, height, map_bytes))
+        narrow = [span for span in mine if span.duration_ns * scale < _NARROW]
+        parts.extend(_shares(narrow, lane, colours, first, scale, y, height, map_bytes))
         parts.extend(_marks(instants.get((group, lane), []), first, last, scale, y))
         y += height + 4
     axis = _axis(first, last, scale, y, unit, unit_ns)
@@ -165,6 +176,44 @@ def _bar(
     if text and span.category not in ("waiting", "paused"):
         rect += f'<text x="{x + w / 2:.1f}" y="{top + bar / 2 + 4:.1f}" class="in">{escaped(text)}</text>'
     return rect
+
+
+def _shares(
+    spans: Sequence[TimelineSpan],
+    lane: str,
+    colours: dict[str, str],
+    first: int,
+    scale: float,
+    y: float,
+    height: float,
+    vtcm: int,
+) -> list[str]:
+    """What narrow spans take of each column of pixels: a lane must look as busy as it is."""
+    columns: dict[int, dict[tuple[str, str], float]] = {}
+    for span in spans:
+        is_client = kind_of(span.group) == CLIENTS
+        if is_client and span.category not in _PHASES:
+            continue  # a step lies within a run, which counts already
+        kind = (lane, span.category) if is_client else (span.name, "running")
+        weight = float(span.args["bytes"]) / vtcm if vtcm and span.args else 1.0
+        start, end = (span.start_ns - first) * scale, (span.end_ns - first) * scale
+        for column in range(int(start), int(end) + 1):
+            inside = min(end, column + 1) - max(start, column)
+            if inside > 0:
+                shares = columns.setdefault(column, {})
+                shares[kind] = shares.get(kind, 0.0) + inside * weight
+    full, base = (height, y + height) if vtcm else (float(_BAR), y + (height + _BAR) / 2)
+    drawn = []
+    for column, shares in sorted(columns.items()):
+        bottom = base
+        for (owner, phase), share in sorted(shares.items(), key=lambda item: _PHASES.index(item[0][1])):
+            bar = full * min(1.0, share)
+            fill = "url(#wait)" if phase == "waiting" else colours.get(owner, "#888")
+            opacity = ' opacity="0.3"' if phase == "paused" else ""
+            box = f'x="{_LEFT + column}" y="{bottom - bar:.2f}" width="1" height="{bar:.2f}"'
+            drawn.append(f'<rect {box} fill="{fill}"{opacity}/>')
+            bottom -= bar
+    return drawn
 
 
 def _label(lane: str, y: float) -> str:
@@ -250,7 +299,8 @@ def ticks(first: float, last: float, about: int = 10) -> list[float]:
 def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_000, width: int = 72) -> str:
     """Draw client spans with block characters; each column is an equal part of the time.
 
-    A block is as high as the client was busy in its part; it is hatched where it waited or was paused instead.
+    A block is as high as the client was busy in its part; it is hatched where it waited or was paused for at
+    least half of it instead, and a dot where it only waited for less.
     Clients of further cores are named with their core; names take at most 20 characters and 3 for the frame.
     """
     spans = [m for m in marks if isinstance(m, TimelineSpan) and kind_of(m.group) == CLIENTS]
@@ -267,21 +317,28 @@ def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_0
             rows[miss.group, miss.lane][min(width - 1, int((miss.at_ns - first) / column_ns))][MISSED] = 1.0
     names = {lane: cut_to_fit(lane[0].replace(CLIENTS, lane[1]), _LONGEST_NAME * _LETTER) for lane in rows}
     margin = max((len(name) for name in names.values()), default=0)
-    lines = [f"{names[lane]:>{margin}} │{''.join(map(_character, cells))}│" for lane, cells in rows.items()]
+    pictures = {lane: "".join(map(_character, cells)) for lane, cells in rows.items()}
+    lines = [f"{names[lane]:>{margin}} │{picture}│" for lane, picture in pictures.items()]
     left, right = f"{first / unit_ns:g}", f"{last / unit_ns:g} {unit} (modelled)"
     lines.append(f"{'':>{margin}}  {left}{right:>{max(1, width - len(left))}}")
-    lines.append("█ running  ▁ partly  ░ waiting  ▒ paused" + (f"  {_MISS} missed" if misses else ""))
+    has_short = any(_SHORT_WAIT in picture for picture in pictures.values())
+    short = f"  {_SHORT_WAIT} less than half of it" if has_short else ""
+    missed = f"  {_MISS} missed" if misses else ""
+    lines.append(f"█ running  ▁ partly  ░ waiting  ▒ paused{short}{missed}")
     return "\n".join(lines)
 
 
 def _character(cell: dict[str, float]) -> str:
-    """The character of one column: a miss first, then the running time, and if there was hardly any, the wait."""
+    """The character of one column: a miss first, then what took most of its time."""
     if MISSED in cell:
         return _MISS
     running = cell.get("running", 0.0)
     wait = max(_WAITS, key=lambda phase: cell.get(phase, 0.0))
-    if running < 1 / 8 and cell.get(wait, 0.0) > running:
+    share = cell.get(wait, 0.0)
+    if share > running and share >= 1 / 2 - 1e-6:
         return _WAITS[wait]
+    if not running and share:
+        return _SHORT_WAIT
     return _EIGHTHS[math.ceil(min(1.0, running) * 8 - 1e-6)]
 
 

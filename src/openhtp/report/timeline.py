@@ -39,10 +39,11 @@ def marks_to_html(
     vtcm_bytes: int = 0,
     modelled: bool = True,
     lanes: Sequence[tuple[str, str]] = (),
+    verdict: str = "",
 ) -> str:
     """Return the page. Units come before clients; spans of VTCM become a map over time.
 
-    ``lanes`` are (group, lane) pairs to show even if nothing happens in them.
+    ``lanes`` are (group, lane) pairs to show even if nothing happens in them; ``verdict`` is shown by the title.
     """
     spans = [mark for mark in marks if isinstance(mark, TimelineSpan)]
     names: dict[str, int] = {}
@@ -65,6 +66,8 @@ def marks_to_html(
     data = {
         "title": title,
         "times": "modelled" if modelled else "measured",
+        "verdict": verdict,
+        "missed": sum(isinstance(mark, Instant) and mark.category == MISSED for mark in marks),
         "unit": unit,
         "unitNs": unit_ns,
         "vtcmBytes": vtcm_bytes,
