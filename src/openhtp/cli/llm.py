@@ -113,6 +113,9 @@ def export(
     parts: Parts = 1,
     flat: Flat = False,
     native_out: Annotated[bool, typer.Option(help="Give new KV in the native layout, too.")] = False,
+    concat: Annotated[
+        bool, typer.Option("--concat", help="Flat caches with Concat, as AI Hub exports them for Genie.")
+    ] = False,
     masked_softmax: Masked = None,
     calibration: Annotated[Path | None, typer.Option(help="Text, or .npy of tokens, to find ranges.")] = None,
     rounding: Annotated[
@@ -133,8 +136,9 @@ def export(
             context=context,
             ar=_numbers(ar),
             parts=parts,
-            native_kv=not flat,
+            native_kv=not flat and not concat,
             native_out=native_out,
+            concat_kv=concat,
             masked_softmax=masked_softmax,
             calibration=ids,
             rounding=rounding,

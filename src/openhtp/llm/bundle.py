@@ -17,6 +17,7 @@ from openhtp.core.files import read_file, write_file
 from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm.adapter import check_name
 from openhtp.llm.config import LlamaConfig
+from openhtp.llm.genie_config import GENIE_CONFIG, genie_config
 
 _ABOUT = "bundle.json"
 _TOKENIZER = "tokenizer.json"
@@ -39,6 +40,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     native_kv: bool
     native_out: bool
     masked_softmax: str
+    concat_kv: bool = False
     adapters: list[str] = []
 
 
@@ -93,6 +95,11 @@ class Bundle:
                 graphs.append({"graph_name": self.graph_name(ar, number, context), "tensors": tensors})
         return {"graphs": graphs}
 
+    def genie_config(self) -> dict[str, Any]:
+        """What Genie is to be given to run the bundle; files are named as ``save`` names them."""
+        names = [part_name(number, self.parts) for number in range(1, self.parts + 1)]
+        return genie_config(self.config, names, _TOKENIZER, context=self.context, native=self.about.native_kv)
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""
         path = Path(folder)
@@ -107,6 +114,7 @@ class Bundle:
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != path / _TOKENIZER:
             text = read_file(self.tokenizer, most=_MOST_PART, what="a tokenizer (tokenizer.json)", error=BadModel)
             write_file(path / _TOKENIZER, text)
+        write_file(path / GENIE_CONFIG, json.dumps(self.genie_config(), indent=1).encode())
         if self.about.native_kv:
             write_file(path / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
         # Last: a folder that has it is whole.

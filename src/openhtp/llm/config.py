@@ -51,6 +51,9 @@ class LlamaConfig:
     theta: float = 10000.0
     scaling: RopeScaling | None = None
     tied: bool = True
+    # Tokens that begin and end a text, if the checkpoint names them.
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "ffn", "context"):
@@ -63,6 +66,9 @@ class LlamaConfig:
             raise BadModel(f"head_dim is {self.head_dim}; rotary positions need an even number")
         _require_positive("eps", self.eps)
         _require_positive("theta", self.theta)
+        for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
+            if whole_number(token) is None or not 0 <= token < self.vocab:
+                raise BadModel(f"bos_token_id or eos_token_id is {shown(token)}; expected 0 to {self.vocab - 1}")
 
     @property
     def parameters(self) -> int:
@@ -127,6 +133,8 @@ def config_from(content: Mapping[str, Any]) -> LlamaConfig:
         theta=_real("theta", _either(content, ("rope_theta", "theta"), rope.get("rope_theta", 10000.0))),
         scaling=_scaling(content.get("rope_scaling") or rope or None),
         tied=bool(_either(content, ("tie_word_embeddings", "tied_embeddings"), False)),
+        bos=content.get("bos_token_id"),
+        eos=_tokens(content.get("eos_token_id")),
     )
 
 
@@ -142,6 +150,13 @@ def _check_architecture(content: Mapping[str, Any]) -> None:
     for name in ("attention_bias", "mlp_bias"):
         if content.get(name):
             raise UnsupportedFeature(f"{name} is set; expected a Llama without biases")
+
+
+def _tokens(given: Any) -> tuple[int, ...]:
+    """One token, several, or none."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, list) else (given,)
 
 
 def _either(content: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:

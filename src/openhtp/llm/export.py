@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ from openhtp.llm.model import Llama, Thin
 from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
 from openhtp.program.binary import BinaryInfo, write_binary
 from openhtp.program.sections import pack_section
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 # A graph, and what is updateable in it.
@@ -41,8 +44,9 @@ def export(
     ar: Sequence[int] = (128, 32, 1),
     parts: int = 1,
     precision: str = "w8a16",
-    native_kv: bool = True,
+    native_kv: bool | None = None,
     native_out: bool = False,
+    concat_kv: bool = False,
     masked_softmax: str | None = None,
     calibration: Sequence[int] | None = None,
     rounding: str | None = None,
@@ -57,8 +61,10 @@ def export(
         ar: how many tokens the graphs take at a time; all share one set of weights.
         parts: how many graphs a pass is split into; fewer yields, or shorter blocking.
         precision: ``w8a16``, ``w8a8`` or ``w4a16``.
-        native_kv: keep the cache in the layout of the matrix unit.
+        native_kv: keep the cache in the layout of the matrix unit, which is the default unless ``concat_kv``.
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
+        concat_kv: graphs as AI Hub exports them for Genie: the cache is flat and shorter by the new tokens, which
+            Concat puts behind it.
         masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
             8-bit activations C unless given, otherwise none.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
@@ -70,8 +76,11 @@ def export(
     chosen = precision_named(precision)
     lengths = _checked_contexts(model.config.context if context is None else context)
     steps = _checked_ar(ar)
+    native = not concat_kv if native_kv is None else native_kv
+    if native and concat_kv:
+        raise InvalidArgument("native_kv and concat_kv; a native cache takes new tokens by ScatterElements only")
     for length in lengths:
-        _check_sizes(model, length, steps, native=native_kv, native_out=native_out)
+        _check_sizes(model, length, steps, native=native, native_out=native_out)
     count = _checked_parts(parts, model)
     room = _checked_adapters(adapters, model)
     compensates = _compensates(rounding, model)
@@ -81,9 +90,10 @@ def export(
         ar=list(steps),
         parts=_borders(model.config.layers, count),
         precision=chosen.name,
-        native_kv=native_kv,
+        native_kv=native,
         native_out=native_out,
         masked_softmax=_pattern(masked_softmax, chosen),
+        concat_kv=bool(concat_kv),
         adapters=[adapter.name for adapter in adapters],
     )
     windows = calibration_windows(model, calibration, min(lengths[-1], _WINDOW))
@@ -139,6 +149,7 @@ def _binaries(
                 native=about.native_kv,
                 native_out=about.native_out and tokens % BLOCK == 0,
                 pattern=about.masked_softmax,
+                concat=about.concat_kv,
             )
             for length in about.contexts
             for tokens in about.ar
@@ -227,6 +238,11 @@ def _pattern(given: str | None, precision: Precision) -> str:
         return ""
     if word not in _PATTERNS:
         raise InvalidArgument(f"masked_softmax is {shown(given)}; expected A, B, C, none or None")
+    if word == "A":
+        log.warning(
+            "masked softmax A keeps what is 0 in the mask, and Genie writes 65535 there: Genie's text would be"
+            " rubbish, without an error. Take B or C for Genie"
+        )
     return word
 
 

@@ -1,8 +1,9 @@
 """One part of a model as a QNN graph that takes N tokens at a time and a KV cache of fixed length.
 
 New keys and values are put into the cache by ScatterElements, head by head: the one structure that both a flat and
-a native cache can have. The tensors between ops have the names under which the float model shows them, so that
-their ranges are found by name.
+a native cache can have. In the form that AI Hub exports, Concat puts them behind a cache that is shorter by as
+many places, and no index is needed. The tensors between ops have the names under which the float model shows them,
+so that their ranges are found by name.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class PartPlan:
     native_out: bool
     # Of MaskedSoftmax: "A", "B" or "C"; "" adds the mask.
     pattern: str
+    # New tokens follow the cache by Concat; otherwise ScatterElements puts them into it.
+    concat: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -104,7 +107,7 @@ class _Part:
         self._place = ""
         self._mask: TensorSpec
         self._rotations: tuple[TensorSpec, TensorSpec]
-        self._indices: tuple[TensorSpec, TensorSpec]
+        self._indices: tuple[TensorSpec, TensorSpec] | None = None
 
     def write(self) -> Graph:
         scribe, plan, config = self._scribe, self._plan, self._config
@@ -159,6 +162,8 @@ class _Part:
             scribe.given("position_ids_cos", turned, self._dtype, unit),
             scribe.given("position_ids_sin", turned, self._dtype, unit),
         )
+        if plan.concat:
+            return
         index = scribe.given("cache_index", (1,), DType.INT_32)
         # Sums with one row of ones per element of a head: for each element, the places of its tokens.
         iota = np.broadcast_to(np.arange(plan.ar, dtype=np.int32), (1, 1, config.head_dim, plan.ar))
@@ -174,7 +179,8 @@ class _Part:
 
     def _cache(self, side: str, layer: int) -> TensorSpec:
         config, plan = self._config, self._plan
-        matrix = (config.head_dim, plan.context) if side == "key" else (plan.context, config.head_dim)
+        length = plan.context - (plan.ar if plan.concat else 0)
+        matrix = (config.head_dim, length) if side == "key" else (length, config.head_dim)
         quant = kv_encoding(self._ranges[f"layers.{layer}.{side}"])
         tiled = DataFormat.HMX_WEIGHT_LAYOUT if plan.native else DataFormat.DENSE
         return self._scribe.given(f"past_{side}_{layer}_in", (config.kv_heads, 1, *matrix), _U8, quant, tiled)
@@ -216,13 +222,17 @@ class _Part:
                 )
             fresh.append(tokens)
             old = scribe.sliced(f"{name}_old", past, 0, head, head + 1)
-            index, axis = (self._indices[0], 3) if side == "key" else (self._indices[1], 2)
-            caches.append(
-                scribe.made(f"{name}_all", "ScatterElements", [old, index, tokens], old.shape, axis=axis)
-            )
+            caches.append(self._with_new(side, f"{name}_all", old, tokens))
         tiled = DataFormat.HMX_WEIGHT_LAYOUT if plan.native_out else DataFormat.DENSE
         scribe.joined(f"past_{side}_{layer}_out", fresh, 0, result=tiled)
         return caches
+
+    def _with_new(self, side: str, name: str, old: TensorSpec, tokens: TensorSpec) -> TensorSpec:
+        axis = 3 if side == "key" else 2
+        if self._indices is None:
+            return self._scribe.joined(name, [old, tokens], axis)
+        index = self._indices[0 if side == "key" else 1]
+        return self._scribe.made(name, "ScatterElements", [old, index, tokens], old.shape, axis=axis)
 
     def _attention(self, head: int, q: TensorSpec, caches: Sequence[Sequence[TensorSpec]]) -> TensorSpec:
         scribe, config, plan = self._scribe, self._config, self._plan

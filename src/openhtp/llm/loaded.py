@@ -51,6 +51,11 @@ class LoadedBundle:
                 "the bundle gives new keys and values in native layout, and the vendor's library gives rows"
                 " whatever is asked for; export it without native_out"
             )
+        if bundle.about.concat_kv:
+            raise UnsupportedFeature(
+                "the bundle has Concat caches (concat_kv), which this generator does not keep; run it with"
+                " `openhtp genie chat`, or export it without concat_kv"
+            )
         self.bundle = bundle
         self.device = device
         self.contexts: list[Context] = []

@@ -1,0 +1,87 @@
+"""The configuration with which Genie, Qualcomm's engine for language models, runs an exported bundle.
+
+Keys and their meaning are those of the public page "Genie Dialog JSON configuration string". Files are named as
+they lie beside the configuration, so that the folder can be moved: Genie is started in that folder, or is given
+absolute names, as ``openhtp genie chat`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openhtp.core.hmx_layout import BLOCK
+from openhtp.llm.config import LlamaConfig
+
+GENIE_CONFIG = "genie_config.json"
+# Genie takes this for "no such token".
+_NO_TOKEN = -1
+
+
+def genie_config(
+    config: LlamaConfig, parts: Sequence[str], tokenizer: str, *, context: int, native: bool
+) -> dict[str, Any]:
+    """A dialog that always takes the likeliest token, so that two runs can be compared.
+
+    Genie fills a native cache to the last place of the context and then asks for one more pass, whose new tokens
+    have no room. With a context that is shorter by one block, Genie ends the query itself.
+    """
+    end = list(config.eos) or [_NO_TOKEN]
+    return {
+        "dialog": {
+            "version": 1,
+            "type": "basic",
+            "context": {
+                "version": 1,
+                "size": context - BLOCK if native else context,
+                "n-vocab": config.vocab,
+                "bos-token": _NO_TOKEN if config.bos is None else config.bos,
+                "eos-token": end[0] if len(end) == 1 else end,
+            },
+            "sampler": {"version": 1, "seed": 1, "temp": 1.0, "top-k": 1, "top-p": 1.0},
+            "tokenizer": {"version": 1, "path": tokenizer},
+            "engine": {
+                "version": 1,
+                "n-threads": 2,
+                "backend": {"version": 1, "type": "QnnHtp", "QnnHtp": _backend(config)},
+                "model": {
+                    "version": 1,
+                    "type": "binary",
+                    "binary": {"version": 1, "ctx-bins": list(parts)},
+                    "positional-encoding": _positions(config),
+                },
+            },
+        }
+    }
+
+
+def _backend(config: LlamaConfig) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "use-mmap": True,
+        "spill-fill-bufsize": 0,
+        "mmap-budget": 0,
+        "poll": False,
+        "cpu-mask": "0x3",
+        "kv-dim": config.head_dim,
+        "allow-async-init": False,
+    }
+
+
+def _positions(config: LlamaConfig) -> dict[str, Any]:
+    rope: dict[str, Any] = {"type": "rope", "rope-dim": config.head_dim // 2, "rope-theta": _number(config.theta)}
+    scaling = config.scaling
+    if scaling is not None:
+        rope["rope-scaling"] = {
+            "rope-type": "llama3",
+            "factor": scaling.factor,
+            "low-freq-factor": scaling.low,
+            "high-freq-factor": scaling.high,
+            "original-max-position-embeddings": int(scaling.original),
+        }
+    return rope
+
+
+def _number(value: float) -> int | float:
+    """Genie wants whole numbers written as such."""
+    return int(value) if float(value).is_integer() else value

@@ -1,0 +1,113 @@
+"""What an export holds for Genie: a configuration, the form with Concat, a warning where Genie goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import openhtp as htp
+from openhtp import llm
+from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
+from openhtp.llm.config import RopeScaling, config_from
+from openhtp.program.binary import read_binary
+from tests.llm.conftest import AUSTEN
+
+
+def test_a_bundle_has_a_configuration_for_genie(tiny: llm.Llama, tmp_path: Path) -> None:
+    llm.export(tiny, ar=(32, 1), parts=2).save(tmp_path)
+    dialog = json.loads((tmp_path / "genie_config.json").read_text())["dialog"]
+    # Genie fills the cache to the last place; a pass of one token needs a whole block.
+    assert dialog["context"]["size"] == 256 - 32
+    assert dialog["context"]["n-vocab"] == 96
+    assert dialog["engine"]["model"]["binary"]["ctx-bins"] == ["part_1_of_2.bin", "part_2_of_2.bin"]
+    assert dialog["engine"]["backend"]["QnnHtp"]["kv-dim"] == 64
+    assert dialog["engine"]["model"]["positional-encoding"] == {
+        "type": "rope",
+        "rope-dim": 32,
+        "rope-theta": 10000,
+    }
+    flat = llm.export(tiny, ar=(1,), native_kv=False).genie_config()["dialog"]
+    assert flat["context"]["size"] == 256
+
+
+def test_tokens_and_rope_scaling_of_the_checkpoint_are_told_to_genie(tiny: llm.Llama) -> None:
+    assert llm.load(AUSTEN).config.bos == 0
+    bundle = llm.export(tiny, ar=(1,))
+    scaling = RopeScaling(factor=8.0, low=1.0, high=4.0, original=8192)
+    config = dataclasses.replace(bundle.config, bos=7, eos=(8, 9), scaling=scaling, theta=500000.0)
+    about = msgspec.structs.replace(bundle.about, model=config)
+    dialog = dataclasses.replace(bundle, about=about).genie_config()["dialog"]
+    assert (dialog["context"]["bos-token"], dialog["context"]["eos-token"]) == (7, [8, 9])
+    assert dialog["engine"]["model"]["positional-encoding"]["rope-scaling"] == {
+        "rope-type": "llama3",
+        "factor": 8.0,
+        "low-freq-factor": 1.0,
+        "high-freq-factor": 4.0,
+        "original-max-position-embeddings": 8192,
+    }
+
+
+@pytest.mark.parametrize("given", [96, -1, "x", [1, 2.5]])
+def test_a_token_outside_the_vocabulary_is_refused(given: object) -> None:
+    content = {"vocab": 96, "d": 64, "layers": 1, "heads": 1, "ffn": 64, "context": 256, "eos_token_id": given}
+    with pytest.raises(BadModel, match="eos_token_id"):
+        config_from(content)
+
+
+def test_masked_softmax_a_is_warned_of(tiny: llm.Llama, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        llm.export(tiny, ar=(1,), masked_softmax="B")
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        llm.export(tiny, ar=(1,), masked_softmax="A")
+    assert "Take B or C for Genie" in caplog.text
+
+
+def test_concat_caches_are_shorter_by_the_new_tokens(tiny: llm.Llama, device: htp.Device) -> None:
+    bundle = llm.export(tiny, ar=(32, 1), concat_kv=True)
+    info = read_binary(bundle.binaries[0]).graph_info("prompt_ar32_cl256_1_of_1")
+    shapes = {spec.name: spec.shape for spec in info.inputs}
+    assert "cache_index" not in shapes
+    assert (shapes["past_key_0_in"], shapes["past_value_0_in"]) == ((1, 1, 64, 224), (1, 1, 224, 64))
+    with pytest.raises(UnsupportedFeature, match="openhtp genie chat"):
+        llm.Generator(bundle, device)
+    with pytest.raises(InvalidArgument, match="native_kv and concat_kv"):
+        llm.export(tiny, native_kv=True, concat_kv=True)
+
+
+def test_a_pass_with_concat_gives_the_bits_of_one_with_scatter(tiny: llm.Llama, device: htp.Device) -> None:
+    """The same 32 tokens behind the same 40: new ones lie at the end of the context, or where the index says."""
+    results = {}
+    random = np.random.default_rng(3)
+    past = {name: random.integers(100, 156, (1, 1, 40, 64), np.uint8) for name in ("key", "value")}
+    turns = [random.integers(0, 65536, (1, 1, 32, 32), np.uint16) for _ in range(2)]
+    for concat in (False, True):
+        bundle = llm.export(tiny, ar=(32,), native_kv=False, concat_kv=concat, calibration=list(range(96)))
+        graph = device.create_context_from_binary(bundle.binaries[0]).graph("prompt_ar32_cl256_1_of_1")
+        place = 224 if concat else 64
+        mask = np.zeros((1, 1, 32, 256), np.uint16)
+        mask[..., :40] = 65535
+        mask[..., place : place + 32] = np.tri(32) * 65535
+        inputs: dict[str, Any] = {"input_ids": np.arange(32, dtype=np.int32)[None], "attention_mask": mask}
+        inputs |= dict(zip(("position_ids_cos", "position_ids_sin"), turns, strict=True))
+        if not concat:
+            inputs["cache_index"] = np.array([place], np.int32)
+        for spec in graph.inputs:
+            if spec.name.startswith("past_"):
+                cache = np.full(spec.shape, 128, np.uint8)
+                if "key" in spec.name:
+                    cache[..., :40] = past["key"].swapaxes(2, 3)
+                else:
+                    cache[:, :, :40] = past["value"]
+                inputs[spec.name] = cache
+        results[concat] = graph.execute(inputs)
+    for name, values in results[False].items():
+        np.testing.assert_array_equal(results[True][name], values, name)
+    assert results[True]["logits"].std() > 0
