@@ -44,6 +44,24 @@ def float_nodes(program: QnnProgram) -> Iterator[QnnNode]:
             yield node
 
 
+# Convolutions of so many channels are what the documents call short.
+SHORT_DEPTH = 4
+_MIDDLE_8 = -128
+
+
+def short_products(program: QnnProgram) -> Iterator[QnnNode]:
+    """Convolutions of few channels whose weights are not symmetric, and which run on the HMX."""
+    if program.options.short_depth_conv_on_hmx_off:
+        return
+    for node in program.nodes:
+        weights = None if node.op != "Conv2d" or node.inputs[1] is None else program.tensors[node.inputs[1]]
+        if weights is None or weights.shape[-2] > SHORT_DEPTH or not weights.dtype.is_fixed_point:
+            continue
+        middle = 0 if weights.dtype.signed else _MIDDLE_8
+        if isinstance(weights.quant, ScaleOffset) and weights.quant.offset != middle:
+            yield node
+
+
 def _check_wide_product(program: QnnProgram, node: Node, soc: SocSpec) -> None:
     """Refuse products of 16-bit activations and weights on older chips, or with weights that are not symmetric."""
     first = first_arch(find_op(node.op), node)

@@ -39,6 +39,16 @@ def clamp_bounds(node: Node) -> tuple[float, float] | None:
     return _FIXED.get(node.op)
 
 
+def is_relu(node: Node) -> bool:
+    """Whether a node is a plain Relu, under either of its names."""
+    return node.op == "Relu" or (node.op == "ElementWiseNeuron" and node.params["operation"] == NEURONS["RELU"])
+
+
+def is_always_folded(node: Node) -> bool:
+    """Whether a clamp is one that a convolution before it takes in whatever the encodings are."""
+    return is_relu(node) or (clamp_bounds(node) is not None and node.op not in ("Relu1", "Relu6"))
+
+
 def clamp_reference(node: Node, arrays: Arrays) -> Results:
     """Clamp real values."""
     bounds = clamp_bounds(node)

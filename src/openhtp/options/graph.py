@@ -51,12 +51,14 @@ _SWITCHES = (
     _switch(
         "fold_relu_activation_into_conv_off",
         _htp("FOLD_RELU_ACTIVATION_INTO_CONV_OFF", HtpGraphOption.FOLD_RELU_INTO_CONV_OFF),
-        "Keep a Relu after its convolution: slower, but with the encodings that were asked for.",
+        "Keep a Relu after its convolution: slower, but with the encodings that were asked for. Results change if"
+        " those encodings are wider or narrower than what the Relu leaves.",
     ),
     _switch(
         "short_depth_conv_on_hmx_off",
         _htp("SHORT_DEPTH_CONV_ON_HMX_OFF", HtpGraphOption.SHORT_DEPTH_CONV_ON_HMX_OFF),
-        "Convolutions of few channels run on the HVX: for weights that are not symmetric. Modelled times follow.",
+        "Convolutions of few channels run on the HVX: for weights that are not symmetric. Modelled times follow;"
+        " results are exact either way.",
     ),
     _switch(
         "advanced_activation_fusion",

@@ -28,7 +28,17 @@ from openhtp.program.qnn_program import QnnProgram
 log = logging.getLogger(__name__)
 
 # Options of a graph that the library is told of, or that are not about how it computes.
-_HANDED_ON = {"priority", "vtcm_bytes", "vtcm_mb", "hvx_threads", "optimization_level", "precision", "core"}
+_HANDED_ON = {
+    "priority",
+    "vtcm_bytes",
+    "vtcm_mb",
+    "hvx_threads",
+    "optimization_level",
+    "precision",
+    "core",
+    "fold_relu_activation_into_conv_off",
+    "short_depth_conv_on_hmx_off",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,8 @@ class LibraryGraphOptions:
     optimization: int | None = None  # 1 to 3: how hard finalize tries
     float16: bool = False  # compute float32 graphs in 16 bits, the only way the HTP can
     dlbc: bool | None = None
+    fold_relu_off: bool = False
+    short_depth_off: bool = False
 
 
 def nodes_of(program: QnnProgram) -> list[tuple[OpCall, Params]]:
@@ -74,6 +86,8 @@ def graph_options_of(program: QnnProgram) -> LibraryGraphOptions:
         hvx_threads=chosen.hvx_threads,
         optimization=None if level == GRAPH.option("optimization_level").default else level,
         float16=chosen.precision is FloatPrecision.FLOAT16,
+        fold_relu_off=chosen.fold_relu_activation_into_conv_off,
+        short_depth_off=chosen.short_depth_conv_on_hmx_off,
     )
 
 

@@ -252,6 +252,10 @@ def graph_configs(options: LibraryGraphOptions, keep: list[Any]) -> list[ctypes.
         bodies.append((GRAPH.number("optimization_level"), "optimization", options.optimization))
     if options.dlbc is not None:
         bodies.append((_DLBC, "optimization", options.dlbc))
+    if options.fold_relu_off:
+        bodies.append((GRAPH.number("fold_relu_activation_into_conv_off"), "flag", 1))
+    if options.short_depth_off:
+        bodies.append((GRAPH.number("short_depth_conv_on_hmx_off"), "flag", 1))
     for number, field, value in bodies:
         custom = struct("HtpGraphConfig")(option=number.value)
         setattr(custom.of, field, value if number.kind is None else (number.kind, float(value)))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.compiler.chip_rules import SHORT_DEPTH
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.ops import find_op
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel, Unit
 
-_IMAGE_CHANNELS = 4
 _PICTURE_RANK = 4
 
 
@@ -42,7 +42,7 @@ def _kind(node: HtpNode, program: HtpProgram) -> str | None:
 def _arithmetic(call: OpCall) -> str:
     """A division is slow even by a constant, most of all for images of few channels, as many networks begin."""
     shape = call.outputs[0].shape
-    image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and 1 < min(shape[1], shape[-1]) <= _IMAGE_CHANNELS
+    image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and 1 < min(shape[1], shape[-1]) <= SHORT_DEPTH
     return "image_norm" if image else "divide"
 
 
@@ -55,7 +55,7 @@ def conv_kind(call: OpCall) -> str:
     if len(call.outputs[0].shape) > _PICTURE_RANK:
         return "conv3d"
     source = call.inputs[0]
-    shallow = source is not None and source.shape[-1] <= _IMAGE_CHANNELS
+    shallow = source is not None and source.shape[-1] <= SHORT_DEPTH
     return "stem" if shallow and call.op == "Conv2d" else "conv"
 
 

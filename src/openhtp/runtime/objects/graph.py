@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy.typing as npt
 
-from openhtp.compiler.chip_rules import float_nodes
 from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat, Priority
 from openhtp.core.errors import error_context
 from openhtp.core.locks import make_lock
-from openhtp.core.precision import FloatPrecision
 from openhtp.core.quant import Encoding
-from openhtp.core.telling import warn_once
 from openhtp.core.tensor import TensorKind
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.graph import Graph as IrGraph
@@ -43,6 +39,7 @@ from openhtp.runtime.objects.chosen_options import changed_draft, check_late, ch
 from openhtp.runtime.objects.graph_draft import GraphDraft, static_data, tensor_spec
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.loaded_graph import LoadedGraph
+from openhtp.runtime.objects.notices import tell_of_results
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.profile_events import finalize_events
 from openhtp.runtime.objects.signal import Signal
@@ -53,23 +50,9 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.open_context import OpenContext
 
 
-log = logging.getLogger(__name__)
-
-
 def _compiled(source: IrGraph, options: Options) -> tuple[QnnProgram, PackedGraph]:
     program = portable_program(source, CompileOptions(graph=options))
     return program, pack_program(program)[0]
-
-
-def _tell_of_floats(program: QnnProgram) -> None:
-    """Say once that results in 32 bits are not those of a chip."""
-    if program.options.precision is FloatPrecision.FLOAT32 and any(float_nodes(program)):
-        warn_once(
-            log,
-            ("float32",),
-            f"graph {program.name!r} computes floats in 32 bits, which no HTP does: results on a chip have half"
-            " precision. It is what precision float32 asks for, and the C library where no chip is named",
-        )
 
 
 @hooked(
@@ -203,7 +186,8 @@ class Graph:
             link = self._of.link
             begin = link.now()
             program, packed = compiling() if stop is None else stop.run(compiling)
-            _tell_of_floats(program)
+            if self.context.device.backend.library is None:
+                tell_of_results(program, find_soc(self.context.device.soc))
             compiled = link.now()
             load_graphs(self._of, fresh(link, packed), [order_of(self, packed, program)], stop)
             self.draft = None
