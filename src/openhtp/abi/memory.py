@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.abi.kernel_copies import IoVec, choose_way
+from openhtp.core.errors import InvalidArgument
 
 _PAGE = 4096
 _MOST_TEXT = 1 << 16
@@ -24,32 +24,9 @@ _MOST_CODE = 256
 _DELETED = " (deleted)"
 
 
-class IoVec(ctypes.Structure):
-    """A piece of memory, as the kernel takes it."""
-
-    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
-
-
-_SIGNATURE: list[Any] = [
-    ctypes.c_int,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_void_p,
-    ctypes.c_ulong,
-    ctypes.c_ulong,
-]
-
-
-def _kernel_copies(library: Any) -> tuple[Any, Any]:
-    """Reading and writing, by a library that is called with or without the interpreter's lock."""
-    for call in (library.process_vm_readv, library.process_vm_writev):
-        call.argtypes, call.restype = _SIGNATURE, ctypes.c_ssize_t
-    return library.process_vm_readv, library.process_vm_writev
-
-
 # Short copies take less time than handing the interpreter over and back. During long ones others go on.
-_readv, _writev = _kernel_copies(ctypes.PyDLL(None, use_errno=True))
-_long_readv, _long_writev = _kernel_copies(ctypes.CDLL(None, use_errno=True))
+_way = choose_way()
+_readv, _writev, _long_readv, _long_writev = _way.readv, _way.writev, _way.long_readv, _way.long_writev
 _LONG_BYTES = 1 << 20
 # The kernel copies at most 2 GiB less a page at once.
 _MOST_AT_ONCE = 1 << 30
@@ -245,12 +222,7 @@ def _null(what: str) -> InvalidArgument:
     return InvalidArgument(f"{what} is NULL")
 
 
-def _refusal(what: str, address: int, size: int) -> Exception:
-    if ctypes.get_errno() in (errno.EPERM, errno.ENOSYS):
-        return UnsupportedFeature(
-            "the kernel does not let this process copy its own memory (process_vm_readv); a container's seccomp"
-            " profile may forbid it"
-        )
+def _refusal(what: str, address: int, size: int) -> InvalidArgument:
     return InvalidArgument(f"{what}: {size} bytes at {address:#x} are not this process's memory")
 
 
