@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from openhtp.core.enumerations import Priority
-from openhtp.planning import optimize, parse_scenario
-from openhtp.planning.optimize import overload
+from openhtp.estimation import estimate
+from openhtp.planning import load_scenario, optimize, parse_scenario, plan
+from openhtp.planning.load import loads_of, overload
+from openhtp.planning.parsing import chips_for
 
 DEVICE = "device: {hvx: 1, hmx: 1, vtcm_mb: 1, eviction: 1}\n"
 
@@ -65,10 +67,12 @@ def test_too_much_work_is_said_in_numbers():
         [f"{{client: c{n}, every: 10, run: 5}}" for n in range(3)],
         top="duration: 500\n",
     )
-    assert "150% of the time (c0 50%, c1 50%, c2 50%)" in overload(given)
+    words = "150% of the time, 50% more than there is (c0 50%, c1 50%, c2 50%)"
+    assert words in str(overload(given))
     advice = optimize(given)
     assert not advice.holds
-    assert any("150%" in words for words in advice.words)
+    assert advice.words[0].startswith("nothing fits: ")
+    assert words in advice.words[0]
     assert any("misses" in words and "the slowest run" in words for words in advice.words)
 
 
@@ -84,6 +88,99 @@ def test_bottom_up_finds_what_order_of_deadlines_does_not_need():
     advice = optimize(given)
     assert advice.holds
     assert advice.run.missed == 0
+
+
+CROWDED = scenario(
+    [
+        "{name: detector, priority: high, deadline: 33}",
+        "{name: segmenter, deadline: 33}",
+        "{name: depth, deadline: 100}",
+    ],
+    [
+        "{client: detector, every: 33, run: 20}",
+        "{client: segmenter, every: 33, run: 15}",
+        "{client: depth, every: 100, run: 30}",
+    ],
+)
+
+
+def test_nothing_that_starves_a_client_is_proposed_where_nothing_fits():
+    advice = optimize(CROWDED)
+    assert not advice.holds
+    assert advice.scenario == CROWDED  # as it was given
+    assert advice.words[0] == (
+        "nothing fits: graphs never run side by side, and these ask for 136% of the time, 36% more than there is"
+        " (detector 61%, segmenter 45%, depth 30%)"
+    )
+    assert "without segmenter all deadlines hold" in advice.words
+    assert advice.words[-1].startswith("or take a chip on which these runs take 73% of the time; which one cannot")
+
+
+def test_less_often_is_proposed_with_the_periods():
+    crowded = scenario(
+        ["{name: a, deadline: 100}", "{name: b, deadline: 100}"],
+        ["{client: a, every: 20, run: 12}", "{client: b, every: 20, run: 12}"],
+    )
+    slower = next(words for words in optimize(crowded).words if "less often" in words)
+    assert slower == "or ask 1.2 times less often (a every 24 us, b every 24 us)"
+
+
+def test_a_backlog_that_grows_does_not_fit_though_all_deadlines_hold():
+    crowded = scenario(
+        ["{name: camera, priority: high, deadline: 33}", "{name: photos}"],
+        ["{client: camera, every: 33, run: 10}", "{client: photos, every: 100, run: 90}"],
+    )
+    advice = optimize(crowded)
+    assert not advice.holds
+    assert "ask for 120% of the time" in advice.words[0]
+    assert "without photos all deadlines hold" in advice.words
+    verdict = "all deadlines hold, worst 34 % of its deadline (camera); 121 % of the time is asked for"
+    assert plan(crowded).verdict.startswith(verdict)
+
+
+def test_a_setting_under_which_somebody_starves_is_no_answer():
+    hungry = scenario(
+        ["{name: camera, priority: high, deadline: 12}", "{name: llm}"],
+        ["{client: camera, every: 10, run: 10}", "{client: llm, closed: 1, run: 20}"],
+    )
+    advice = optimize(hungry)
+    assert not advice.holds
+    assert any("all deadlines hold only if llm starves: it waits for" in words for words in advice.words)
+    assert "without llm all deadlines hold" in advice.words
+
+
+def test_followers_and_counted_requests_are_part_of_the_load():
+    given = scenario(
+        ["{name: detector}", "{name: classifier}", "{name: photos}", "{name: llm}"],
+        [
+            "{client: detector, every: 40, run: 10}",
+            "{client: classifier, after: detector, run: 8}",
+            "{client: photos, every: 10, count: 5, run: 20}",
+            "{client: llm, closed: 1, run: 50}",
+        ],
+    )
+    assert loads_of(given) == pytest.approx([0.25, 0.2, 0.05, 0])
+
+
+def test_the_chip_that_would_do_is_named(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "unit: us\nduration: 20000\ndevice: {soc: SM8550}\n"
+        "clients: [{name: a, deadline: 20000, model: zoo:small_cnn}]\n"
+        "events: [{client: a, every: PERIOD}]\n".replace("PERIOD", str(period_between("SM8550", "SM8750")))
+    )
+    words = optimize(load_scenario(path), on_chip=chips_for(path)).words
+    assert "nothing fits" in words[0]
+    assert words[-1].startswith("or take S")
+    named = words[-1].split()[2]
+    assert loads_of(chips_for(path)(named))[0] < 1 < loads_of(load_scenario(path))[0]
+
+
+def period_between(slow, fast):
+    """A period that a network exceeds on one chip and keeps on another, in whole microseconds."""
+    slow_us, fast_us = (estimate("zoo:small_cnn", soc=soc).total_us for soc in (slow, fast))
+    assert fast_us + 2 < slow_us
+    return int((slow_us + fast_us) / 2)
 
 
 @pytest.mark.parametrize("level", list(Priority))

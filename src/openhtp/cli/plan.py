@@ -27,7 +27,7 @@ from openhtp.cli._terminal import (
     write_json,
 )
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
-from openhtp.planning.parsing import expected_requests
+from openhtp.planning.parsing import chips_for, expected_requests
 from openhtp.planning.reading import file_text, rewritten
 from openhtp.planning.result import ClientSummary, Exceeded, exceeded, read_limit, side_by_side
 from openhtp.report.chrome import marks_to_chrome
@@ -85,7 +85,7 @@ def plan(
         loaded = _voting(load_scenario(scenario), modelled_config(config_file)[1])
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())
-        advice = optimize(replace(loaded, policy=policies[0])) if search else None
+        advice = optimize(replace(loaded, policy=policies[0]), on_chip=chips_for(scenario)) if search else None
         chosen = _chosen(loaded, advice, policies)
         results = _run_all(chosen, advice, detail=any((json_file, timeline, svg, trace)), window=shown)
         rate = 0.0 if check and max_miss_rate is None else max_miss_rate
@@ -256,7 +256,7 @@ def print_advice(advice: Advice) -> None:
     if advice.holds:
         say(f"All deadlines hold (modelled; {advice.tried} settings tried):", "green")
     else:
-        say(f"Not all deadlines can hold (modelled; {advice.tried} settings tried):", "red")
+        say(f"No setting holds (modelled; {advice.tried} tried); below is the plan as it was given:", "red")
     for words in advice.words:
         say(f"  - {words}")
 

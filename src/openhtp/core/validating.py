@@ -199,6 +199,11 @@ class WrittenFields:
         """The value, or None if the key is absent."""
         return self._values.get(key)
 
+    def replaced(self, key: str, raw: object) -> WrittenValue:
+        """The whole mapping with another value under a key, which takes the place of the old one in messages."""
+        place = self._values[key].place if key in self._values else self.whole.place
+        return WrittenValue({**self._values, key: WrittenValue(raw, place)}, self.whole.place)
+
     def read(self, key: str, kind: ValueKind, default: Any = None) -> Any:
         """The value as its kind reads it; ``default`` if the key is absent."""
         value = self._values.get(key)

@@ -1,7 +1,8 @@
 """Search for priorities, queue depths and a policy under which all deadlines hold.
 
-Candidates go from the least change to the most; each is judged by running its schedule. If none holds, the
-best one is returned together with the reasons, in words: proofs that no setting can hold, and the worst runs.
+Candidates go from the least change to the most; each is judged by running its schedule. If none holds without
+starving somebody, the scenario is returned as it was given together with the reasons, in words: proofs that no
+setting can hold, the worst runs, and what would help.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from openhtp.core.enumerations import Priority
+from openhtp.planning.load import CoreOverload, loads_of, overload, starved
+from openhtp.planning.remedies import OnChip, remedies
 from openhtp.planning.scenario import Pattern, Scenario
 from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.records.phases import Phase, Phases
-from openhtp.sched.events import ClientKind
 from openhtp.sched.policy import STRICT, EarliestDeadline, Fair, Policy
 
 # A trial runs at most about this many requests; the winner is run in full.
@@ -35,7 +37,7 @@ class PlanSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the search found. ``holds``: all deadlines are met by ``run``, the schedule of ``scenario``."""
+    """What the search found. ``holds``: in ``run``, of ``scenario``, all deadlines are met and nobody starves."""
 
     holds: bool
     scenario: Scenario
@@ -44,8 +46,11 @@ class Advice:
     words: tuple[str, ...]
 
 
-def optimize(scenario: Scenario) -> Advice:
-    """Find a setting under which all deadlines hold, or say why there is none."""
+def optimize(scenario: Scenario, *, on_chip: OnChip | None = None) -> Advice:
+    """Find a setting under which all deadlines hold and nobody starves, or say why there is none, and what to do.
+
+    ``on_chip`` gives the scenario on another SoC; with it, an overloaded one is told which chip would do.
+    """
     if all(client.deadline_ns is None for client in scenario.clients):
         run = simulate(scenario)
         return Advice(
@@ -53,37 +58,79 @@ def optimize(scenario: Scenario) -> Advice:
         )
     trial = _shortened(scenario)
     hopeless = proofs(trial)
-    best: tuple[tuple[int, int], Scenario] | None = None
-    tried = 0
-    seen: set[PlanSetting] = set()
-    for choice in _choices(trial):
-        if choice in seen:
-            continue
-        seen.add(choice)
-        tried += 1
-        score = _score(simulate(choice.applied_to(trial)))
-        full = choice.applied_to(scenario)
-        if score[0] == 0:
-            run = simulate(full)
+    too_much = overload(scenario)
+    search = _SettingSearch(scenario, trial, most=_FEW if hopeless or too_much else None)
+    fitting = search.first_that_fits()
+    if fitting is not None and too_much is None:
+        words = _changes(scenario, fitting.scenario)
+        return Advice(holds=True, scenario=fitting.scenario, run=fitting, tried=search.tried, words=words)
+    reasons = _reasons(scenario, search, hopeless, too_much)
+    helpful = remedies(trial, _has_a_fitting_setting, None if on_chip is None else _shortly(on_chip))
+    # As it was given: a setting that only moves the misses to another client is no proposal.
+    return Advice(
+        holds=False, scenario=scenario, run=simulate(scenario), tried=search.tried, words=(*reasons, *helpful)
+    )
+
+
+_FEW = 6
+"""Settings that are tried for the least bad one where nothing can hold."""
+
+
+class _SettingSearch:
+    """Tries settings, each on a short trial first, and remembers the least bad one."""
+
+    def __init__(self, scenario: Scenario, trial: Scenario, most: int | None = None) -> None:
+        self._scenario = scenario
+        self._trial = trial
+        self._most = most
+        self.tried = 0
+        self.least_bad: PlanRun | None = None
+        # A run that holds all deadlines, but under which somebody starves.
+        self.starving: PlanRun | None = None
+
+    def first_that_fits(self) -> PlanRun | None:
+        """The run of the first setting that holds all deadlines and starves nobody; None if there is none."""
+        best: tuple[float, int, int] | None = None
+        seen: set[PlanSetting] = set()
+        for choice in _choices(self._trial):
+            if choice in seen:
+                continue
+            if self._most is not None and self.tried >= self._most:
+                return None
+            seen.add(choice)
+            self.tried += 1
+            run = simulate(choice.applied_to(self._trial))
+            if not run.missed and self._trial is not self._scenario:
+                run = simulate(choice.applied_to(self._scenario))
+            if not run.missed:
+                if not starved(run):
+                    return run
+                self.starving = self.starving or run
             score = _score(run)
-            if score[0] == 0:
-                words = _changes(scenario, full)
-                return Advice(holds=True, scenario=full, run=run, tried=tried, words=words)
-        if best is None or score < best[0]:
-            best = (score, full)
-        if hopeless and tried >= 6:
-            break  # nothing can hold; a few tries for the least bad one are enough
-    assert best is not None
-    run = simulate(best[1])
-    words = _reasons(scenario, run, hopeless, tried)
-    return Advice(holds=False, scenario=best[1], run=run, tried=tried, words=words)
+            if best is None or score < best:
+                best, self.least_bad = score, run
+        return None
 
 
-def _score(run: PlanRun) -> tuple[int, int]:
-    """Missed deadlines first, then by how much the worst ones are late."""
-    pairs = zip(run.scenario.clients, run.clients, strict=True)
+def _has_a_fitting_setting(scenario: Scenario) -> bool:
+    if all(client.deadline_ns is None for client in scenario.clients):
+        return not starved(simulate(scenario))
+    return _SettingSearch(scenario, scenario, most=_TRIED_FOR_A_REMEDY).first_that_fits() is not None
+
+
+_TRIED_FOR_A_REMEDY = 12
+
+
+def _shortly(on_chip: OnChip) -> OnChip:
+    return lambda soc: _shortened(on_chip(soc))
+
+
+def _score(run: PlanRun) -> tuple[float, int, int]:
+    """The largest share of its deadlines that a client misses, then all misses, then how late the worst are."""
+    pairs = list(zip(run.scenario.clients, run.clients, strict=True))
+    shares = (figures.missed / max(1, len(figures.latencies_ns) + figures.not_done) for _, figures in pairs)
     late = (figures.worst_ns - client.deadline_ns for client, figures in pairs if client.deadline_ns is not None)
-    return run.missed, sum(max(0, each) for each in late)
+    return max(shares), run.missed, sum(max(0, each) for each in late)
 
 
 def _shortened(scenario: Scenario) -> Scenario:
@@ -175,21 +222,32 @@ def _changes(before: Scenario, after: Scenario) -> tuple[str, ...]:
     return tuple(words) or ("all deadlines hold as it is",)
 
 
-def _reasons(scenario: Scenario, run: PlanRun, hopeless: dict[int, str], tried: int) -> tuple[str, ...]:
-    words = list(hopeless.values())
-    too_much = overload(scenario)
-    if too_much is not None:
-        words.append(too_much)
+def _reasons(
+    scenario: Scenario, search: _SettingSearch, hopeless: dict[int, str], too_much: CoreOverload | None
+) -> list[str]:
+    """Why nothing fits: proofs first, then who starves or misses in the least bad setting."""
+    words = [] if too_much is None else [f"nothing fits: {too_much}"]
+    words += hopeless.values()
+    if too_much is None and search.starving is not None:
+        words += [_hunger(search.starving, number) for number in starved(search.starving)]
+        return words
+    run = search.least_bad
+    if run is None:
+        return words
+    loads = loads_of(scenario)
     for number, figures in enumerate(run.clients):
         if figures.missed and number not in hopeless:
-            client = scenario.clients[number]
-            load = load_of(scenario, number)
-            share = f" (it asks for {load:.0%} of the time)" if load else ""
+            share = f" (it asks for {loads[number]:.0%} of the time)" if loads[number] else ""
             words.append(
-                f"{client.name} misses {figures.missed} deadlines in the best of {tried} settings{share}: "
-                + worst_run(run, number)
+                f"{scenario.clients[number].name} misses {figures.missed} deadlines in the best of {search.tried}"
+                f" settings{share}: " + worst_run(run, number)
             )
-    return tuple(words)
+    return words
+
+
+def _hunger(run: PlanRun, number: int) -> str:
+    waited = _time_in_words(run.scenario, run.clients[number].waits_max_ns)
+    return f"all deadlines hold only if {run.scenario.clients[number].name} starves: it waits for {waited}"
 
 
 def proofs(scenario: Scenario) -> dict[int, str]:
@@ -210,39 +268,6 @@ def proofs(scenario: Scenario) -> dict[int, str]:
         if missed is not None:
             reasons[number] = missed
     return reasons
-
-
-def overload(scenario: Scenario) -> str | None:
-    """Say so if graphs with deadlines ask for more than all of a core's time; they never run together."""
-    if scenario.device.parallel_graphs:
-        return None
-    for core in range(scenario.device.cores):
-        parts: dict[str, float] = {}
-        for source in scenario.sources:
-            client = scenario.clients[source.client]
-            load = load_of(scenario, source.client)
-            graph = client.kind is ClientKind.GRAPH and client.core == core
-            if graph and client.deadline_ns is not None and load:
-                parts[client.name] = load
-        total = sum(parts.values())
-        if total > 1:
-            each = ", ".join(f"{name} {load:.0%}" for name, load in parts.items())
-            return (
-                f"graphs never run side by side, and those with deadlines need {total:.0%} of the time ({each}): "
-                "some of them must miss, whatever the order"
-            )
-    return None
-
-
-def load_of(scenario: Scenario, client: int) -> float:
-    """Share of time that a client's periodic and random sources ask for."""
-    return sum(
-        source.run_ns * source.burst / source.gap_ns
-        for source in scenario.sources
-        if source.client == client
-        and source.gap_ns
-        and source.pattern in (Pattern.EVERY, Pattern.POISSON, Pattern.BURST)
-    )
 
 
 def _alone_at_the_top(scenario: Scenario, number: int) -> str | None:

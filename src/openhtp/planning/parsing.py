@@ -6,7 +6,7 @@ One check counts the requests that a scenario will make: a slip in the unit can 
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,18 @@ def load_scenario(path: str | Path, *, model_time: ModelTime | None = None) -> S
     """Read and check a scenario file."""
     path = Path(path)
     return scenario_from(read_file(path), path.stem, path.parent, model_time=model_time)
+
+
+def chips_for(path: str | Path) -> Callable[[str], Scenario]:
+    """A function that reads the same file with another ``soc``; models are compiled once for all of them."""
+    path, cache = Path(path), ModelCache()
+
+    def on_chip(soc: str) -> Scenario:
+        top = read_file(path).fields(keys.TOP)
+        value = top.replaced("device", top["device"].fields(keys.DEVICE).replaced("soc", soc).raw)
+        return scenario_from(value, path.stem, path.parent, cache=cache)
+
+    return on_chip
 
 
 def parse_scenario(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB, SECOND
+from openhtp.planning.load import overload, starved
 from openhtp.planning.scenario import UNITS, Scenario
 from openhtp.planning.simulate import ClientFigures, PlanRun
 from openhtp.records.phases import Interval, client_phases
@@ -90,6 +91,11 @@ class PlanResult:
         shares = {name: row.max / row.deadline for name, row in rows.items() if row.max and row.deadline}
         worst = max(shares, key=lambda name: shares[name], default=None)
         nearest = "" if worst is None else f"worst {_percent(shares[worst])} of its deadline ({worst})"
+        too_much = overload(self.scenario)
+        if too_much is not None:
+            nearest += f"; {_percent(too_much.total)} of the time is asked for, so the backlog grows"
+        elif hungry := starved(self.run):
+            nearest += f"; {', '.join(self.scenario.clients[number].name for number in hungry)} starves"
         if not self.missed:
             return f"all deadlines hold, {nearest}" if nearest else "all deadlines hold: nothing was asked for"
         late = [
