@@ -122,27 +122,30 @@ class Graph:
     def execute_async(
         self,
         inputs: dict[str, Any],
+        outputs: dict[str, Any] | None = None,
         *,
         notify: Callable[[Any, int], None] | None = None,
         notify_param: object = None,
         signal: Signal | None = None,
     ) -> Execution:
-        made = Execution(self, inputs, notify, notify_param)
+        made = Execution(self, inputs, outputs, notify, notify_param)
         self._sent.append(made)
         made.send(signal)
         return made
 
 
 class Execution:
-    def __init__(self, graph: Graph, inputs: dict[str, Any], notify: Any, param: object) -> None:
+    def __init__(
+        self, graph: Graph, inputs: dict[str, Any], outputs: dict[str, Any] | None, notify: Any, param: object
+    ) -> None:
         self._graph = graph
         self._notify, self._param = notify, param
         self._over = threading.Event()
         self._code = 0
         held = graph.held
         tensors = held._io.values()
-        self._arrays = {spec.name: np.array(inputs[spec.name]) for spec in held.inputs}
-        self._outputs = {spec.name: np.empty(spec.shape, spec.dtype.numpy) for spec in held.outputs}
+        self._arrays = {spec.name: np.ascontiguousarray(inputs[spec.name]) for spec in held.inputs}
+        self._outputs = outputs or {spec.name: np.empty(spec.shape, spec.dtype.numpy) for spec in held.outputs}
         self._keep: list[Any] = []
         sides = []
         for arrays in (self._arrays, self._outputs):

@@ -348,3 +348,69 @@ def test_a_context_is_freed_with_a_full_queue(rig: Rig) -> None:
     assert {status for _, status in seen} <= {0, 6039}
     survivor, _ = rig.context(3)
     relu_graph(survivor).execute({"x": ramp()})
+
+
+def test_an_execution_reads_what_those_before_it_write(rig: Rig) -> None:
+    """Also where they are in another context; nobody waits in between, and the raw buffers are the same."""
+    contexts = [rig.context(8)[0], rig.context(8)[0]]
+    parts = [sum_graph(contexts[n % 2], f"part {n}") for n in range(4)]
+    x = ramp()
+    buffers = [np.full_like(x, 1000), np.full_like(x, 2000), np.full_like(x, 3000), np.full_like(x, 4000)]
+    log = Log(8)
+    rig.stall()
+    last = None
+    for turn in range(2):
+        taken = x
+        for n, (part, buffer) in enumerate(zip(parts, buffers, strict=True)):
+            last = part.execute_async({"x": taken}, {"y": buffer}, notify=log, notify_param=(turn, n))
+            taken = buffer
+    rig.go_on()
+    assert last is not None
+    last.result(PATIENCE_S)
+    assert sorted(log.wait()) == [((turn, n), 0) for turn in range(2) for n in range(4)]
+    for n, buffer in enumerate(buffers, 1):
+        np.testing.assert_allclose(buffer, x * 2**n, rtol=1e-6)
+
+
+def test_one_that_waits_for_data_is_aborted_and_times_out(rig: Rig) -> None:
+    context, _ = rig.context(8)
+    first, second = sum_graph(context, "first"), sum_graph(context, "second")
+    x, middle = ramp(), np.zeros_like(ramp())
+    abort = rig.backend.create_signal()
+    rig.stall()
+    begun = first.execute_async({"x": x}, {"y": middle})
+    aborted = second.execute_async({"x": middle}, {"y": np.zeros_like(x)}, signal=abort)
+    timeout = rig.backend.create_signal(timeout_us=1500)
+    late = second.execute_async({"x": middle}, {"y": np.zeros_like(x)}, signal=timeout)
+    followed = second.execute_async({"x": middle}, {"y": np.zeros_like(x)})
+    abort.trigger()
+    if rig.clock == "virtual":
+        rig.go_on()  # its time does not pass by itself
+    assert isinstance(aborted.exception(PATIENCE_S), htp.Aborted)
+    if rig.clock != "virtual":
+        assert isinstance(late.exception(PATIENCE_S), htp.TimedOut)
+        rig.go_on()
+    assert begun.exception(PATIENCE_S) is None
+    np.testing.assert_allclose(followed.result(PATIENCE_S)["y"], x * 4, rtol=1e-6)
+
+
+def test_a_synchronous_call_reads_what_was_queued_before_it(rig: Rig) -> None:
+    context, _ = rig.context(8)
+    first, second = sum_graph(context, "first"), sum_graph(context, "second")
+    x, middle = ramp((1, 8)), np.zeros_like(ramp())
+    for _ in range(3):
+        middle[:] = -1
+        queued = [first.execute_async({"x": x}, {"y": middle}) for _ in range(3)]
+        np.testing.assert_allclose(second.execute({"x": middle})["y"], x * 4, rtol=1e-6)
+        for execution in queued:
+            execution.result(PATIENCE_S)
+
+
+def sum_graph(context: Any, name: str) -> Any:
+    """``y = x + x``, to be told from what lay there before."""
+    graph = context.create_graph(name)
+    x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+    y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+    graph.add_node("ElementWiseAdd", name="sum", inputs=[x, x], outputs=[y])
+    graph.finalize()
+    return graph

@@ -21,7 +21,7 @@ from openhtp.rpc.channel import ProtocolError
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.timed import Pace
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 class Request(Struct, kw_only=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -100,7 +100,8 @@ def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
         asked.core.library.start()
     asked.host.add_duct(asked.descriptor())
     session = asked.host.open_session(request.label, shares_budget=request.shares_budget)
-    return ms.Reply(value=session.number, info={"pid": os.getpid()})
+    at_once = asked.core.loop.scheduler.resources.graphs_at_once
+    return ms.Reply(value=session.number, info={"pid": os.getpid(), "graphs_at_once": at_once})
 
 
 @handles(ms.AddDuct, sender=Sender.CONNECTION, takes_descriptor=True)

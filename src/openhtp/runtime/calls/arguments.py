@@ -5,12 +5,13 @@ A port is the position of an input or output in the program: inputs first, then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.array_utils import byte_bounds
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Values = Mapping[Any, Any]
+# The addresses of an array's first byte and of the one after its last.
+Span = tuple[int, int]
 
 _ARGUMENT = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
 _TENSOR = st.QNN_GRAPH_ERROR_INVALID_TENSOR
@@ -77,7 +80,7 @@ class Ports:
 class Arguments:
     """The arguments of one call: the ports in registered memory, the raw ports, and the sizes of all."""
 
-    __slots__ = ("batch", "dims", "raw_inputs", "raw_outputs", "registered", "written")
+    __slots__ = ("_spans", "batch", "dims", "raw_inputs", "raw_outputs", "registered", "written")
 
     def __init__(self) -> None:
         self.batch = 1
@@ -88,6 +91,7 @@ class Arguments:
         self.raw_outputs: dict[int, Array | None] = {}
         # Registered arrays that the device writes to.
         self.written: tuple[Array, ...] = ()
+        self._spans: tuple[tuple[Span, ...], ...] | None = None
 
     def still_hold(self) -> bool:
         """Whether the checks of the registered arrays still hold.
@@ -109,6 +113,46 @@ class Arguments:
     def count(self) -> int:
         """Ports that are bound at all; optional ones may be left out."""
         return len(self.registered) + self.raw_count
+
+    @property
+    def has_raw_targets(self) -> bool:
+        """Whether results go to plain arrays of the caller's."""
+        return any(array is not None for array in self.raw_outputs.values())
+
+    @property
+    def read_raw(self) -> tuple[Span, ...]:
+        """Where its plain inputs lie."""
+        return self._where()[0]
+
+    @property
+    def read_anywhere(self) -> tuple[Span, ...]:
+        """Where all its inputs lie."""
+        return self._where()[1]
+
+    @property
+    def written_raw(self) -> tuple[Span, ...]:
+        """Where results go that are to be written to plain arrays."""
+        return self._where()[2]
+
+    @property
+    def written_anywhere(self) -> tuple[Span, ...]:
+        """Where all results go."""
+        return self._where()[3]
+
+    def _where(self) -> tuple[tuple[Span, ...], ...]:
+        """Found out when it is first asked for: few calls need to know."""
+        if self._spans is None:
+            read = _spans(self.raw_inputs.values())
+            targets = _spans(self.raw_outputs.values())
+            registered = [array for _, _, array in self.registered.values()]
+            is_written = {id(array) for array in self.written}
+            read_registered = _spans(array for array in registered if id(array) not in is_written)
+            self._spans = read, read + read_registered, targets, targets + _spans(self.written)
+        return self._spans
+
+
+def _spans(arrays: Iterable[Array | None]) -> tuple[Span, ...]:
+    return tuple(byte_bounds(array) for array in arrays if array is not None and array.size)
 
 
 def check_arguments(

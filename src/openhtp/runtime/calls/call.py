@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,18 +87,22 @@ class Call:
         return self.timeout_at
 
     def hold_memory(self) -> bytes:
-        """Copy raw inputs into a shared slot; returns the bindings of all ports for the frame."""
+        """Take a shared slot for raw data; returns the bindings of all ports for the frame."""
         arguments = self.arguments
         if not arguments.raw_inputs and not arguments.raw_outputs:
             return self._pack_registered()
         pool = self._pool = self.callee.bindings.slot_pool(arguments.batch)
         slot = self._slot = pool.take(self)
-        for port, array in arguments.raw_inputs.items():
-            view = self._slot_view(slot, port)
-            np.copyto(view, array)
         if not arguments.dims and arguments.raw_count == len(slot.offsets):
             return slot.packed
         return self._pack_mixed(slot)
+
+    def copy_inputs(self) -> None:
+        """Copy raw inputs into the slot."""
+        slot = self._slot
+        if slot is not None:
+            for port, array in self.arguments.raw_inputs.items():
+                np.copyto(self._slot_view(slot, port), array)
 
     def sent(self, job: int) -> None:
         """The device has the execution, or soon will: from now on the signal can reach it."""
@@ -140,6 +145,7 @@ class Call:
         ``untold``: a notification is still to come, and the queue learns of its return.
         """
         callee, profile = self.callee, self.profile
+        self.link.data_order.leave(self)
         if self._pool is not None:
             self._pool.give_back(self, self._slot)
         if self.signal is not None:
@@ -210,8 +216,12 @@ def enqueue(call: Call) -> Execution:
     link, profile = call.link, call.profile
     timeout_at = call.hold_handles()
     level = 0 if profile is None else profile.level
+    earlier = link.data_order.enter(call)
     if call.bound is not None:
         execution = Execution(link.next_job(), call)
+        if earlier:
+            _delay(call, earlier, functools.partial(call.bound.submit, execution, call, timeout_at, level))
+            return execution
         if profile is not None:
             call.sent_ns = link.now()
         call.bound.submit(execution, call, timeout_at, level)
@@ -230,6 +240,11 @@ def enqueue(call: Call) -> Execution:
         timeout_at,
         call.deadline_at,
     )
+    if earlier:
+        _delay(call, earlier, functools.partial(_send_late, call, head + packed))
+        return execution
+    if arguments.raw_inputs:
+        call.copy_inputs()
     if profile is not None:
         call.sent_ns = link.now()
     if not call.synchronous:
@@ -237,6 +252,23 @@ def enqueue(call: Call) -> Execution:
     elif profile is not None or call.signal is not None or not link.run_here(execution, head + packed):
         link.run(execution, head + packed, call.sent)
     return execution
+
+
+def _delay(call: Call, earlier: list[Execution], send_late: Callable[[], None]) -> None:
+    """Have a call sent when the data of these executions are there; a synchronous one is waited for here."""
+    link, execution = call.link, call.execution
+    assert execution is not None
+    link.data_order.delay(call, earlier, send_late)
+    if call.synchronous:
+        link.wait_for(execution, None)
+
+
+def _send_late(call: Call, frame: bytes) -> None:
+    """Send a call that was delayed, on a thread of ours."""
+    assert isinstance(call.execution, Execution)
+    call.copy_inputs()
+    call.sent_ns = call.link.now()
+    call.link.forward(call.execution, frame, call.sent)
 
 
 def _never() -> QnnError | None:

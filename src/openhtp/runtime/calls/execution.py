@@ -242,6 +242,11 @@ def block(execution: Execution, timeout: float | None) -> bool:
     return execution._block(timeout)
 
 
+def when_over(execution: Execution, call: Callable[[], object]) -> None:
+    """Have a quick call made when an execution is over and its outputs are written; at once if it is."""
+    execution._add_waker(call)
+
+
 def leave(execution: Execution, error: QnnError) -> None:
     """In the child of a fork: the execution is the parent's."""
     execution._leave(error)

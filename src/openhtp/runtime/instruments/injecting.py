@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from openhtp.core.errors import DeviceLost, InternalError, OutOfMemory, QnnError, WrongState
 from openhtp.core.faults import MOST_KEPT, Fault, FaultKind, FaultPlan, MetFault, parse_faults
+from openhtp.core.threads import OwnThread
 from openhtp.options import OptionValues
 from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.program.container import PREAMBLE_BYTES
@@ -150,6 +151,10 @@ class _FaultyLink:
         """Send the execution late, or let it end before it is sent."""
         if not self._happens(execution):
             self._link.submit(execution, frame, sent)
+
+    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """The same for one that was delayed, on a thread that may wait: this one completes executions."""
+        OwnThread(self.submit, execution, frame, sent, name="openhtp-fault").start()
 
     def run_here(self, execution: Execution, frame: bytes) -> bool:
         """An execution meets its fault where it is sent."""

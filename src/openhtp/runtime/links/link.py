@@ -19,6 +19,7 @@ from openhtp.runtime.calls.queue import PlaceHolder, Places
 if TYPE_CHECKING:
     from openhtp.program.packed import PackedGraph
     from openhtp.runtime.calls.bound_call import Shortcut
+    from openhtp.runtime.calls.data_order import DataOrder
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.long_call import Stop
 
@@ -48,6 +49,10 @@ class Link(Protocol):
     @property
     def pid(self) -> int:
         """The process that computes."""
+
+    @property
+    def data_order(self) -> DataOrder:
+        """Which of its executions read what others write."""
 
     def now(self) -> int:
         """The device's time in nanoseconds, in which timeouts are given."""
@@ -82,6 +87,9 @@ class Link(Protocol):
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution on its way; from now on it will be completed exactly once."""
+
+    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """The same for one that was delayed. Called where an earlier execution has just been completed."""
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""

@@ -18,6 +18,7 @@ from openhtp.device.tasks import Task
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.calls.data_order import DataOrder, run_task
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
 from openhtp.runtime.calls.long_call import Stop, do_task
 from openhtp.runtime.calls.queue import PlaceHolder, Places
@@ -34,6 +35,7 @@ class LocalLink:
         self._lock = make_lock("local", reentrant=True)
         self._jobs = itertools.count(1)
         self._pending: dict[int, Execution] = {}
+        self.data_order = DataOrder(in_order=core.loop.scheduler.resources.graphs_at_once == 1, do=run_task)
         self._session = core.open_session(pid=self.pid, label="in process")
         self._outlet = Outlet(self._on_news)
 
@@ -120,6 +122,10 @@ class LocalLink:
             self._core.executions.execute(self._session, self._outlet, frame)
         sent(execution.job)
 
+    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Give an execution that was delayed to the core, once that is done with the one that has just ended."""
+        self._core.loop.later(lambda: self.submit(execution, frame, sent))
+
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Give an execution to the core and wait for its end."""
         self.submit(execution, frame, sent)
@@ -134,6 +140,8 @@ class LocalLink:
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
+        if self.data_order.cancel(job):
+            return
         with self._lock:
             self._core.executions.cancel(self._session, job)
 
@@ -161,6 +169,8 @@ class LocalLink:
 
     def settle(self, execution: Execution) -> bool:
         """End an execution that may have reached the core before an interrupt came."""
+        if self.data_order.cancel(execution.job):
+            return True
         with self._lock:
             if execution.job not in self._pending:
                 return False
@@ -192,7 +202,7 @@ class LocalLink:
         self._foreign = True
         self._lock = make_lock("local", reentrant=True)
         pending, self._pending = self._pending, {}
-        for execution in pending.values():
+        for execution in (*pending.values(), *self.data_order.take_all()):
             leave(execution, error)
 
     # The loop's inbox: requests come by direct calls, so there is nothing to wait for.

@@ -24,6 +24,7 @@ from openhtp.rpc import channel, frames, messages as ms, rendezvous
 from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.rpc.shm import unchangeable_whole
+from openhtp.runtime.calls.data_order import DataOrder, on_a_safe_thread
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
@@ -73,6 +74,7 @@ class RpcLink:
             reply = self._meet()
             self.session = reply.value
             self.pid = int(str(reply.info["pid"]))
+            self.data_order = DataOrder(in_order=reply.info["graphs_at_once"] == 1, do=on_a_safe_thread)
             self._reader = OwnThread(self._read, name="openhtp-completions")
             self._reader.start()
         except BaseException:
@@ -178,6 +180,10 @@ class RpcLink:
                     raise self._gone() from error
         sent(job)
 
+    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Send an execution that was delayed."""
+        self.submit(execution, frame, sent)
+
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait for it on a duct of this thread's own, with no other thread in between."""
         duct = self._take_duct(execution)
@@ -227,6 +233,8 @@ class RpcLink:
 
     def settle(self, execution: Execution) -> bool:
         """End an execution that may have been sent before an interrupt came."""
+        if self.data_order.cancel(execution.job):
+            return True
         duct = self._running.pop(execution, None)
         if duct is not None:
             OwnThread(self._drain, duct, execution, name="openhtp-interrupted").start()
@@ -260,6 +268,8 @@ class RpcLink:
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
+        if self.data_order.cancel(job):
+            return
         with self._send_lock, contextlib.suppress(OSError):
             self._data.send(frames.cancel_frame(job))
 
@@ -291,7 +301,7 @@ class RpcLink:
         self._foreign = self._closing = self._lost = True
         self._send_lock = make_lock("send")
         pending, self._pending = self._pending, {}
-        for execution in pending.values():
+        for execution in (*pending.values(), *self.data_order.take_all()):
             leave(execution, error)
         self._control.leave_to_parent()
         for sock in self._data_sockets():
@@ -354,7 +364,7 @@ class RpcLink:
         why = self._end_words()  # now: a device that hears of the loss closes this link
         # The Device first: a client that hears of the loss may build a context at once, on the fresh process.
         self._tell_of_loss()
-        for execution in pending:
+        for execution in (*pending, *self.data_order.take_all()):
             self._fail(execution, why)
 
     def _tell_of_loss(self) -> None:

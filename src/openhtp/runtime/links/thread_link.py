@@ -73,6 +73,10 @@ class ThreadLink(RpcLink):
         if not self.run_here(execution, frame, if_short=True):
             self._hand_over(execution, frame, sent)
 
+    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Hand an execution that was delayed to the loop, perhaps on the loop's own thread."""
+        self._hand_over(execution, frame, sent)
+
     def _hand_over(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         executions = self._core.executions
         session = self._take_on(execution)
@@ -121,7 +125,7 @@ class ThreadLink(RpcLink):
 
     def _compute(self, execution: Execution, run: Callable[[object], bool]) -> bool:
         """Complete an execution that ``run`` computes on this thread; False if ``run`` declines."""
-        if self._pending:
+        if not self.is_clear:
             return False
         began_ns, code, text = self.now(), 0, ""
         try:
@@ -144,7 +148,7 @@ class ThreadLink(RpcLink):
     @property
     def is_clear(self) -> bool:
         """Whether no execution is pending: one that is computed at once would overtake it."""
-        return not self._pending
+        return not self._pending and self.data_order.is_clear
 
     def is_soon_clear(self) -> bool:
         """The same after waiting a moment for the pending executions, if the NPU has only short ones to do.
@@ -152,12 +156,12 @@ class ThreadLink(RpcLink):
         A client that goes on queueing short executions behind others would never get ahead of the loop again, and
         each of them costs more to hand over than to compute.
         """
-        if not self._pending:
+        if self.is_clear:
             return True
         if not all(is_short(job.graph) for job in list(self._core.executions.jobs.values())):
             return False
         last = next(reversed(list(self._pending.values())), None)
-        return (last is None or block(last, _MOMENT_S)) and not self._pending
+        return (last is None or block(last, _MOMENT_S)) and self.is_clear
 
     def sitting(self, run: Callable[[object], bool]) -> bool:
         """Let ``run`` compute in the loop's seat. The seat is given up whatever ``run`` raises."""
@@ -172,6 +176,8 @@ class ThreadLink(RpcLink):
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
+        if self.data_order.cancel(job):
+            return
         session = self._core_session
         if session is not None:
             self._core.post(lambda: self._core.executions.cancel(session, job))
@@ -179,6 +185,8 @@ class ThreadLink(RpcLink):
     def settle(self, execution: Execution) -> bool:
         """End an execution that may have been handed over before an interrupt came."""
         job, session = execution.job, self._core_session
+        if self.data_order.cancel(job):
+            return True
         if job not in self._pending:
             return False
 

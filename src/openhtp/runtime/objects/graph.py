@@ -331,8 +331,9 @@ class Graph:
 
         ``notify(notify_param, status)`` is called exactly once, on a thread of the backend, when an accepted
         execution is over; a call that is refused never notifies. One that an interrupt (Ctrl-C) cuts short holds
-        nothing afterwards; if it was sent already, it is cancelled and notifies once. Inputs given as arrays are
-        copied before the call returns; registered memory must be left alone until the execution is over.
+        nothing afterwards; if it was sent already, it is cancelled and notifies once. Arrays and registered memory
+        of the call must be left alone until the execution is over. They are read when it starts, or shortly
+        before, and only after everything that was queued earlier on this device has been written to them.
         ``deadline_us`` says when, counted from the call, it should be done; the ``edf`` policy goes by it, and it
         ends nothing.
         """

@@ -110,6 +110,10 @@ class OpenContext:
         for graph in list(self.graphs.values()):
             graph.life.end(state)
         self.places.close(lambda: self.life.refusal("execute"))
+        if state is State.FREED:
+            self.link.data_order.end_all(
+                self.places, st.QNN_GRAPH_ERROR_INVALID_CONTEXT, "waited for data when its context was freed"
+            )
         self._forget()
 
     def release_memory(self, state: State) -> None:
