@@ -22,7 +22,6 @@ OWN = {
     "cli/run.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
     "cli/main.py": "the package's own files",
-    "core/status.py": "a resource of the package",
     "cost/model.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",

@@ -2,12 +2,11 @@
 
 Several names share one number (1000 is "not supported" for graphs, memory, signals...), so a status is a
 (name, code) pair and not an enum member, which would fold such names into one. What each means, its usual cause
-and what to do about it is in ``status_words.toml``.
+and what to do about it is in ``tools/status_words.toml``.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 
@@ -206,27 +205,3 @@ def for_code(code: int, *, area: str = "GRAPH") -> Status:
         if status.name.startswith(f"QNN_{area}_"):
             return status
     return named[0] if named else Status(f"QNN_STATUS_{code}", code)
-
-
-class StatusWords(NamedTuple):
-    """A status explained. Only the vendor's library gives those without a cause."""
-
-    means: str
-    cause: str = ""
-    remedy: str = ""
-
-
-@functools.cache
-def _explanations() -> dict[str, StatusWords]:
-    import tomllib  # only an explanation needs them
-    from importlib import resources
-
-    text = resources.files("openhtp.core").joinpath("status_words.toml").read_text(encoding="utf-8")
-    return {name: StatusWords(**words) for name, words in tomllib.loads(text).items()}
-
-
-def words_for(status: Status) -> StatusWords:
-    """The words for a status; a number that the API does not document has none but its own."""
-    return _explanations().get(
-        status.name, StatusWords(means=f"Number {status.code}, which the API does not document.")
-    )
