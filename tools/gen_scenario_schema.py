@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ from openhtp.planning.schema import PATH
 from openhtp.planning.voting import CORNERS, HMX_CORNERS
 
 _Schema = dict[str, Any]
+_WIDTH = 115
 # The reader takes a number as a name too: what YAML makes of `name: 7`.
 _NAME: _Schema = {"type": ["string", "number"], "minLength": 1, "maxLength": MAX_TEXT}
 
@@ -220,7 +222,24 @@ _OTHERS: dict[str, _Schema] = {
 
 def text() -> str:
     """The file's text."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return _compact(schema()) + "\n"
+
+
+def _compact(value: Any, indent: int = 0, before: int = 0) -> str:
+    """JSON with one line for each part that fits into one; ``before`` characters stand in front of it."""
+    flat = json.dumps(value)
+    if indent + before + len(flat) <= _WIDTH or not isinstance(value, dict | list):
+        return flat
+    if isinstance(value, list) and all(isinstance(item, str) and " " not in item for item in value):
+        margin = " " * (indent + 2)
+        words = textwrap.fill(flat[1:-1], _WIDTH, initial_indent=margin, subsequent_indent=margin)
+        return f"[\n{words}\n{' ' * indent}]"
+    names = [f"{json.dumps(key)}: " for key in value] if isinstance(value, dict) else [""] * len(value)
+    values = value.values() if isinstance(value, dict) else value
+    lines = [f"{name}{_compact(item, indent + 2, len(name))}" for name, item in zip(names, values, strict=True)]
+    body = ",\n".join(" " * (indent + 2) + line for line in lines)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{body}\n{' ' * indent}{closing}"
 
 
 def main() -> int:
