@@ -58,7 +58,8 @@ def find_op(name: str) -> OpDef:
 def resolve(call: OpCall, statics: Mapping[str, Array] | None = None, *, late: bool = True) -> Node:
     """Check a call fully and fill in its defaults; raise InvalidArgument or UnsupportedOp with what is wrong.
 
-    ``statics`` gives the stored data of static inputs where known. Without ``late``, it is no node of a graph yet.
+    ``statics`` gives the stored data of static inputs where known. ``late`` includes the rules for nodes of a
+    graph.
     """
     if call.package != PACKAGE:
         raise UnsupportedOp(

@@ -74,9 +74,9 @@ def unary(
     )
 
 
-def plain(onnx_op: str) -> Callable[[Emitter, str], str]:
-    """Emit one ONNX op of the same meaning."""
-    return lambda e, x: e.node(onnx_op, [x])
+def one_node(onnx_op: str, **attrs: Any) -> Callable[..., str]:
+    """A function that emits one ONNX op of the same meaning, from an emitter and the names of the inputs."""
+    return lambda e, *inputs: e.node(onnx_op, inputs, **attrs)
 
 
 def truth_of(node: Node, e: Emitter, index: int) -> str:

@@ -66,7 +66,7 @@ def _side_accepts(choices: tuple[Choices, ...], variadic: bool, dtypes: Sequence
 
 
 def rows(*texts: str) -> tuple[TypeRow, ...]:
-    """Parse rows; ``T`` written in a row before a colon list repeats it: ``"T > T : u8 s8 f16"``."""
+    """Parse rows. A row with a list behind a colon stands for one row per type ``T``: ``"T > T : u8 s8"``."""
     parsed: list[TypeRow] = []
     for text in texts:
         pattern, _, types = text.partition(":")
@@ -139,7 +139,7 @@ class Param:
 class Constraint:
     """A rule: its sentence is the error text and the row in docs/ops.md.
 
-    ``late``: only nodes of graphs are held to it. Clients have operations validated before they put axes in order.
+    ``late``: only nodes of a graph must keep the rule. Clients validate operations before they put axes in order.
     """
 
     sentence: str
@@ -245,8 +245,8 @@ class OpDef:
     * ``infer`` gives the output shapes, or raises through ``_shapes.refuse``.
     * ``reference`` computes in float64 on real values (integers where the port is an integer).
     * ``lower`` emits the computation; ``layout`` says which memory layouts it can do so in.
-    * ``work`` says how much it does, and ``kind`` which row of the cost model's table prices that; None if no
-      published network told, and estimates then say so.
+    * ``work`` says how much it does, and ``kind`` which row of the cost model's table prices it. The kind is None
+      if no published network has such an op; estimates then say so.
     * ``values_kept`` tells that outputs are a selection of input values, so no new rounding is due.
     * ``moves_only`` tells that nothing is computed: values are put elsewhere, or stored in another form.
     * ``shares_encoding`` tells that converters store inputs and outputs alike, though values may change.

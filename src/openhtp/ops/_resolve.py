@@ -146,7 +146,7 @@ def _check_shapes(opdef: OpDef, node: Node) -> None:
 
 
 def is_single(*shapes: tuple[int, ...]) -> bool:
-    """Whether all are shapes of one element without axes, or with one: clients use either for the same tensor."""
+    """Whether each shape is () or (1,): clients use either for a tensor of one element."""
     return all(shape in ((), (1,)) for shape in shapes)
 
 
@@ -156,7 +156,7 @@ def _mention_inputs(error: InvalidArgument, node: Node) -> None:
 
 
 LOWEST = 68
-# Of 16-bit activations with 16-bit weights; found by asking the vendor's validator about chips of each kind.
+# The first to multiply 16-bit activations with 16-bit weights, as the vendor's validator says of each chip.
 WIDE_PRODUCTS = 73
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from openhtp.core.dtype import DType
 from openhtp.ops import relu
-from openhtp.ops._elementwise import elementwise, plain, unary
+from openhtp.ops._elementwise import elementwise, one_node, unary
 from openhtp.ops._node import Array, Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import TWO_INPUTS, Constraint, Lower, OnnxRule, Param, Reference, Sample, rows, vector_work
 from openhtp.ops.elementwise_unary import softplus_lower, softplus_reference
@@ -37,7 +37,7 @@ _SMOOTH = {
         "Sigmoid",
         "out = 1 / (1 + exp(-in[0]))",
         sigmoid,
-        plain("Sigmoid"),
+        one_node("Sigmoid"),
         _FLOAT_AND_FIXED,
         cost=8,
         result_range=lambda node: (0.0, 1.0),
@@ -47,7 +47,7 @@ _SMOOTH = {
         "Tanh",
         "out = tanh(in[0])",
         np.tanh,
-        plain("Tanh"),
+        one_node("Tanh"),
         _FLOAT_AND_FIXED,
         cost=8,
         result_range=lambda node: (-1.0, 1.0),
@@ -57,7 +57,7 @@ _SMOOTH = {
         "Gelu",
         "out = in[0] * (1 + erf(in[0] / sqrt(2))) / 2",
         lambda x: np.asarray(0.5 * x * (1.0 + _ERF(x / math.sqrt(2.0)))),
-        plain("Gelu"),
+        one_node("Gelu"),
         _UNSIGNED_16,
         cost=12,
     ),
@@ -65,7 +65,7 @@ _SMOOTH = {
         "HardSwish",
         "out = in[0] * min(max(in[0] + 3, 0), 6) / 6",
         lambda x: np.asarray(x * np.clip(x + 3.0, 0.0, 6.0) / 6.0),
-        plain("HardSwish"),
+        one_node("HardSwish"),
         _UNSIGNED_16,
         cost=4,
         onnx=(OnnxRule("HardSwish"),),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
-from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shapes
+from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shape, Shapes
 from openhtp.ops._opdef import (
     WEIGHTED,
     WEIGHTED_INPUTS,
@@ -127,17 +128,30 @@ _PADS_BELOW_KERNEL = Constraint(
 )
 
 
+def _weighted(name: str, summary: str, samples: tuple[Sample, ...], **facts: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        summary=summary,
+        inputs=WEIGHTED_INPUTS,
+        types=WEIGHTED,
+        layout=Layout.CHANNEL_FIRST,
+        weights=Weights(channel_axis=3 if name.endswith("2d") else None),
+        takes_activation=True,
+        samples=samples,
+        **facts,
+    )
+
+
 def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
     count, depthwise = int(name[-2]), name.startswith("DepthWise")
     params = (*_window_params(count), _dilation_param(count))
     if not depthwise:
         params += (Param("group", default=1), Param(f"reuse_sparse_indic{'i' if count == 3 else ''}es"))
     subject = "each channel of in[0]" if depthwise else "in[0]"
-    return OpDef(
-        name=name,
-        summary=f"convolution of {subject} with filters in[1], plus bias in[2]",
-        inputs=WEIGHTED_INPUTS,
-        types=WEIGHTED,
+    return _weighted(
+        name,
+        f"convolution of {subject} with filters in[1], plus bias in[2]",
+        samples,
         infer=_infer,
         reference=_reference,
         lower=_lower,
@@ -145,11 +159,7 @@ def _convolution(name: str, samples: tuple[Sample, ...]) -> OpDef:
         kind="depthwise" if depthwise else "conv",
         params=params,
         constraints=(_PADS_BELOW_KERNEL, channel_scales(lambda node: -1)),
-        layout=Layout.CHANNEL_FIRST,
-        weights=Weights(channel_axis=3 if count == 2 else None),
-        takes_activation=True,
         tile=_tiles,
-        samples=samples,
     )
 
 
@@ -217,20 +227,17 @@ def _transposed_work(node: Node) -> Work:
 
 
 def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
-    extra = (
-        Param("output_padding", default=0) if count == 1 else Param("output_padding", rank=1, default=(0,) * count)
-    )
-    return OpDef(
-        name=f"TransposeConv{count}d",
-        summary="transposed convolution of in[0] with filters in[1], plus bias in[2]",
-        inputs=WEIGHTED_INPUTS,
-        types=WEIGHTED,
+    padding = {"default": 0} if count == 1 else {"rank": 1, "default": (0,) * count}
+    return _weighted(
+        f"TransposeConv{count}d",
+        "transposed convolution of in[0] with filters in[1], plus bias in[2]",
+        samples,
         infer=_transposed_infer,
         reference=_transposed_reference,
         lower=_transposed_lower,
         work=_transposed_work,
         kind="conv",
-        params=(*_window_params(count), Param("group", default=1), extra),
+        params=(*_window_params(count), Param("group", default=1), Param("output_padding", **padding)),
         constraints=(
             channel_scales(lambda node: -1),
             Constraint(
@@ -240,94 +247,47 @@ def _transposed(count: int, samples: tuple[Sample, ...]) -> OpDef:
                 ),
             ),
         ),
-        layout=Layout.CHANNEL_FIRST,
-        weights=Weights(channel_axis=3 if count == 2 else None),
-        takes_activation=True,
-        samples=samples,
     )
+
+
+def _sample(x: Shape, weights: Shape, stride: Any, pads: Any, *, biased: bool = True, **params: Any) -> Sample:
+    shapes = (x, weights, weights[-1:] if biased else None)
+    return Sample(shapes, {"stride": stride, "pad_amount": pads, **params}, static=(1, 2) if biased else (1,))
 
 
 OPS = (
     _convolution(
         "Conv2d",
         (
-            Sample(
-                ((1, 8, 9, 4), (3, 3, 4, 8), (8,)),
-                {"stride": [2, 1], "pad_amount": [[1, 1], [0, 1]]},
-                static=(1, 2),
-            ),
-            Sample(
-                ((2, 7, 7, 6), (3, 1, 3, 4), None),
-                {"stride": [1, 1], "pad_amount": [[2, 1], [0, 0]], "group": 2, "dilation": [2, 1]},
-                static=(1,),
-            ),
-            Sample(
-                ((1, 6, 6, 32), (1, 1, 32, 16), (16,)),
-                {"stride": [1, 1], "pad_amount": [[0, 0], [0, 0]]},
-                static=(1, 2),
-            ),
+            _sample((1, 8, 9, 4), (3, 3, 4, 8), [2, 1], [[1, 1], [0, 1]]),
+            _sample((2, 7, 7, 6), (3, 1, 3, 4), [1, 1], [[2, 1], [0, 0]], biased=False, group=2, dilation=[2, 1]),
+            _sample((1, 6, 6, 32), (1, 1, 32, 16), [1, 1], [[0, 0], [0, 0]]),
         ),
     ),
     _convolution(
         "DepthWiseConv2d",
         (
-            Sample(
-                ((1, 8, 8, 16), (3, 3, 1, 16), (16,)),
-                {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]},
-                static=(1, 2),
-            ),
-            Sample(
-                ((1, 9, 7, 3), (2, 3, 1, 6), None), {"stride": [2, 2], "pad_amount": [[0, 1], [1, 1]]}, static=(1,)
-            ),
+            _sample((1, 8, 8, 16), (3, 3, 1, 16), [1, 1], [[1, 1], [1, 1]]),
+            _sample((1, 9, 7, 3), (2, 3, 1, 6), [2, 2], [[0, 1], [1, 1]], biased=False),
         ),
     ),
-    _convolution(
-        "Conv1d", (Sample(((1, 9, 4), (3, 4, 8), (8,)), {"stride": 2, "pad_amount": [1, 1]}, static=(1, 2)),)
-    ),
-    _convolution(
-        "DepthWiseConv1d",
-        (Sample(((1, 9, 4), (3, 1, 4), (4,)), {"stride": 1, "pad_amount": [2, 0], "dilation": 2}, static=(1, 2)),),
-    ),
-    _convolution(
-        "Conv3d",
-        (
-            Sample(
-                ((1, 4, 5, 6, 3), (2, 3, 3, 3, 4), (4,)),
-                {"stride": [1, 2, 1], "pad_amount": [[0, 1], [1, 1], [1, 1]]},
-                static=(1, 2),
-            ),
-        ),
-    ),
-    _transposed(1, (Sample(((1, 5, 4), (3, 4, 6), (6,)), {"stride": 2, "pad_amount": [1, 0]}, static=(1, 2)),)),
+    _convolution("Conv1d", (_sample((1, 9, 4), (3, 4, 8), 2, [1, 1]),)),
+    _convolution("DepthWiseConv1d", (_sample((1, 9, 4), (3, 1, 4), 1, [2, 0], dilation=2),)),
+    _convolution("Conv3d", (_sample((1, 4, 5, 6, 3), (2, 3, 3, 3, 4), [1, 2, 1], [[0, 1], [1, 1], [1, 1]]),)),
+    _transposed(1, (_sample((1, 5, 4), (3, 4, 6), 2, [1, 0]),)),
     _transposed(
         2,
         (
-            Sample(
-                ((1, 4, 5, 4), (3, 3, 4, 6), (6,)),
-                {"stride": [2, 2], "pad_amount": [[1, 1], [0, 1]], "output_padding": [1, 0]},
-                static=(1, 2),
-            ),
-            Sample(
-                ((1, 4, 4, 6), (2, 2, 6, 2), None),
-                {"stride": [2, 1], "pad_amount": [[0, 0], [0, 0]], "group": 3},
-                static=(1,),
-            ),
+            _sample((1, 4, 5, 4), (3, 3, 4, 6), [2, 2], [[1, 1], [0, 1]], output_padding=[1, 0]),
+            _sample((1, 4, 4, 6), (2, 2, 6, 2), [2, 1], [[0, 0], [0, 0]], biased=False, group=3),
         ),
     ),
     _transposed(
         3,
         (
-            Sample(
-                ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), None),
-                {"stride": [2, 1, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
-                static=(1,),
-            ),
+            _sample((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), [2, 1, 2], [[0, 0], [0, 1], [0, 0]], biased=False),
             # The vendor's library does equal strides only.
-            Sample(
-                ((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), (3,)),
-                {"stride": [2, 2, 2], "pad_amount": [[0, 0], [0, 1], [0, 0]]},
-                static=(1, 2),
-            ),
+            _sample((1, 3, 3, 4, 2), (2, 2, 2, 2, 3), [2, 2, 2], [[0, 0], [0, 1], [0, 0]]),
         ),
     ),
 )

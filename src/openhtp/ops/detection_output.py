@@ -2,8 +2,8 @@
 
 A box is an anchor moved and stretched: its centre by the first two numbers of in[1], in sizes of the anchor, its
 height and width by the exponentials of the others; all four are divided by their scaling factors first. REGULAR
-suppresses within each class and sorts what is left by score; FAST is ``non_max_suppression.WholeBoxes``. Slots
-that are not needed hold zeros.
+suppresses within each class and sorts the remaining boxes by score; FAST is ``non_max_suppression.WholeBoxes``.
+Slots that are not needed hold zeros.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from openhtp.ops.non_max_suppression import (
     column,
     count_below,
     emit_select,
-    ended,
     image,
     select,
     stacked,
+    with_zero_row,
 )
 
 _FAST, _REGULAR = 0, 1
@@ -48,7 +48,7 @@ def _classes(node: Node) -> list[int]:
 
 
 def _labels(node: Node) -> list[int]:
-    """What they are called: without the background, later ones move down by one, and itself is -1."""
+    """Labels of the classes. Without the background, later classes move down by one, and the background is -1."""
     background = node.params["background_class_idx"]
     if node.params["output_background"]:
         return _classes(node)
@@ -60,7 +60,7 @@ def _limit(node: Node, most: int) -> int:
     return min(limit, most) if limit > 0 else most
 
 
-def _rule(node: Node) -> WholeBoxes:
+def _suppression(node: Node) -> WholeBoxes:
     settings = Settings(node.params["iou_threshold"], node.params["confidence_threshold"])
     labels = tuple(_labels(node))
     return WholeBoxes(settings, labels, _limit(node, len(labels)), node.outputs[0].shape[1])
@@ -100,7 +100,7 @@ def _reference(node: Node, arrays: Arrays) -> Results:
         if node.params["nms_type"] == _REGULAR:
             detections = _regular(node, boxes[number], scores[number])
         else:
-            detections = _rule(node).reference(boxes[number], scores[number][:, _classes(node)])
+            detections = _suppression(node).reference(boxes[number], scores[number][:, _classes(node)])
         places = np.concatenate([boxes[number], np.zeros((1, 4))])[detections.boxes]
         results.append((detections.scores, places, detections.labels, detections.count))
     heights, corners, labels, counts = (np.stack(each) for each in zip(*results, strict=True))
@@ -123,7 +123,7 @@ def _emit_regular(node: Node, e: Emitter, boxes: str, scores: str) -> Detections
     total, kinds, slots = node.shape(0)[1], len(_classes(node)), node.outputs[0].shape[1]
     by_class = e.node("Transpose", [scores], perm=[0, 2, 1])
     rows_ = emit_select(e, boxes, by_class, _regular_settings(node), _limit(node, total))
-    # A selection is one number: its place in the table of scores; behind the table there is none.
+    # A selection is one number: an index into the table of scores. An index behind the table selects nothing.
     anchor = e.node("Add", [e.node("Mul", [column(e, rows_, 1), e.ints(total)]), column(e, rows_, 2)])
     long = e.node("Concat", [anchor, e.ints(np.full(slots, kinds * total))], axis=0)
     table = e.node("Reshape", [by_class, e.ints([kinds * total])])
@@ -131,7 +131,7 @@ def _emit_regular(node: Node, e: Emitter, boxes: str, scores: str) -> Detections
     ranked = e.node("Gather", [e.node("Concat", [table, lowest], axis=0), long], axis=0)
     _, order = e.nodes("TopK", [ranked, e.ints([slots])], 2, axis=0)
     chosen = e.node("Gather", [long, order], axis=0)
-    heights = e.node("Gather", [ended(e, table, ()), chosen], axis=0)
+    heights = e.node("Gather", [with_zero_row(e, table, ()), chosen], axis=0)
     labels = np.append(np.repeat(_labels(node), total), 0)
     numbers = np.append(np.tile(np.arange(total), kinds), total)
     return Detections(
@@ -152,9 +152,9 @@ def _lower(node: Node, e: Emitter) -> None:
         if node.params["nms_type"] == _REGULAR:
             each = _emit_regular(node, e, box, score)
         else:
-            each = _rule(node).emit(e, box, score, total)
+            each = _suppression(node).emit(e, box, score, total)
         detections.append(each)
-        listed = ended(e, e.node("Reshape", [box, e.ints([total, 4])]), (4,))
+        listed = with_zero_row(e, e.node("Reshape", [box, e.ints([total, 4])]), (4,))
         corners.append(e.node("Gather", [listed, each.boxes], axis=0))
     e.put(0, stacked(e, [each.scores for each in detections]))
     # Coordinates keep all their digits, unlike what floats are computed with.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._elementwise import Family, elementwise, truth_of
+from openhtp.ops._elementwise import Family, elementwise, one_node, truth_of
 from openhtp.ops._node import Array, Emitter, Node
 from openhtp.ops._opdef import TWO_INPUTS, Lower, OnnxRule, OpDef, Port, Sample, TypeRow, rows, vector_work
 from openhtp.ops._shapes import broadcast_inputs
@@ -145,11 +145,6 @@ def _function(
     )
 
 
-def _same(onnx_op: str, **attrs: Any) -> Callable[[Emitter, str, str], str]:
-    """Emit one ONNX op of the same meaning."""
-    return lambda e, a, b: e.node(onnx_op, [a, b], **attrs)
-
-
 def _floor_divide(e: Emitter, a: str, b: str) -> str:
     return e.node("Floor", [e.node("Div", [a, b])])
 
@@ -171,16 +166,28 @@ def _power(a: Array, b: Array) -> Array:
 
 _FUNCTIONS = (
     _function(
-        "ElementWiseMaximum", "the larger", np.maximum, _same("Max"), cost=1, kind="add", onnx=(OnnxRule("Max"),)
+        "ElementWiseMaximum",
+        "the larger",
+        np.maximum,
+        one_node("Max"),
+        cost=1,
+        kind="add",
+        onnx=(OnnxRule("Max"),),
     ),
     _function(
-        "ElementWiseMinimum", "the smaller", np.minimum, _same("Min"), cost=1, kind="add", onnx=(OnnxRule("Min"),)
+        "ElementWiseMinimum",
+        "the smaller",
+        np.minimum,
+        one_node("Min"),
+        cost=1,
+        kind="add",
+        onnx=(OnnxRule("Min"),),
     ),
     _function(
         "ElementWisePower",
         "in[0] to the power of in[1]",
         _power,
-        _same("Pow"),
+        one_node("Pow"),
         types=rows("T T > T : f16 f32", "u16 u8|s8|u16|s16|i32|f32 > u16", "u8|s8 u8|s8|u16|s16|i32|f32 > u8|s8"),
         cost=16,
         kind="unary",
@@ -195,7 +202,7 @@ _FUNCTIONS = (
         types=_FIXED_AND_FLOAT,
         cost=9,
     ),
-    _function("ElementWiseFmod", "remainder with the sign of in[0]", np.fmod, _same("Mod", fmod=1), cost=12),
+    _function("ElementWiseFmod", "remainder with the sign of in[0]", np.fmod, one_node("Mod", fmod=1), cost=12),
     _function(
         "ElementWiseMod",
         "remainder with the sign of in[1]",
@@ -304,7 +311,7 @@ OPS = (
     ),
     elementwise(
         "ElementWiseSelect",
-        "in[1] where in[0] is true, else in[2]",
+        "in[1] where in[0] is true, otherwise in[2]",
         rows("b T T > T : f16 f32 i64", "u8|s8|b|i32 T T > T : u16 s16 u8 s8 i32"),
         lambda node, arrays: (np.where(arrays[0] != 0, arrays[1], arrays[2]),),
         lambda node, e: e.put(0, e.node("Where", [truth_of(node, e, 0), e.value(1), e.value(2)])),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openhtp.core.dtype import DType
-from openhtp.ops._elementwise import Family, elementwise, plain, unary
+from openhtp.ops._elementwise import Family, elementwise, one_node, unary
 from openhtp.ops._node import Array, Arrays, Emitter, Node, Results
 from openhtp.ops._opdef import OnnxRule, OpDef, Param, Sample, TypeRow, rows, vector_work
 
@@ -61,7 +61,7 @@ _SOFTPLUS = elementwise(
 )
 
 
-def _plain(
+def _onnx_unary(
     name: str,
     onnx_op: str,
     summary: str,
@@ -70,22 +70,24 @@ def _plain(
     types: tuple[TypeRow, ...] = _TYPES,
     **facts: Any,
 ) -> OpDef:
-    return unary(name, summary, compute, plain(onnx_op), types, onnx=(OnnxRule(onnx_op),), **facts)
+    return unary(name, summary, compute, one_node(onnx_op), types, onnx=(OnnxRule(onnx_op),), **facts)
 
 
 _MEMBERS = {
-    "ABS": _plain("ElementWiseAbs", "Abs", "out = |in[0]|", np.abs, types=_WITH_INT, kind="affine"),
-    "ASIN": _plain("ElementWiseAsin", "Asin", "out = asin(in[0])", np.arcsin, cost=12, low=-0.95, high=0.95),
-    "ATAN": _plain("ElementWiseAtan", "Atan", "out = atan(in[0])", np.arctan, cost=12),
-    "CEIL": _plain("ElementWiseCeil", "Ceil", "the next whole number up", np.ceil),
-    "COS": _plain("ElementWiseCos", "Cos", "out = cos(in[0])", np.cos, cost=10),
-    "EXP": _plain("ElementWiseExp", "Exp", "out = exp(in[0])", np.exp, cost=8),
-    "FLOOR": _plain("ElementWiseFloor", "Floor", "the next whole number down", np.floor),
-    "LOG": _plain("ElementWiseLog", "Log", "out = log(in[0])", np.log, cost=8, low=0.25, high=5.0),
-    "NEG": _plain("ElementWiseNeg", "Neg", "out = -in[0]", np.negative, types=_WITH_INT, kind="affine"),
+    "ABS": _onnx_unary("ElementWiseAbs", "Abs", "out = |in[0]|", np.abs, types=_WITH_INT, kind="affine"),
+    "ASIN": _onnx_unary("ElementWiseAsin", "Asin", "out = asin(in[0])", np.arcsin, cost=12, low=-0.95, high=0.95),
+    "ATAN": _onnx_unary("ElementWiseAtan", "Atan", "out = atan(in[0])", np.arctan, cost=12),
+    "CEIL": _onnx_unary("ElementWiseCeil", "Ceil", "the next whole number up", np.ceil),
+    "COS": _onnx_unary("ElementWiseCos", "Cos", "out = cos(in[0])", np.cos, cost=10),
+    "EXP": _onnx_unary("ElementWiseExp", "Exp", "out = exp(in[0])", np.exp, cost=8),
+    "FLOOR": _onnx_unary("ElementWiseFloor", "Floor", "the next whole number down", np.floor),
+    "LOG": _onnx_unary("ElementWiseLog", "Log", "out = log(in[0])", np.log, cost=8, low=0.25, high=5.0),
+    "NEG": _onnx_unary("ElementWiseNeg", "Neg", "out = -in[0]", np.negative, types=_WITH_INT, kind="affine"),
     "NOT": _NOT,
-    "RECIPROCAL": _plain("ElementWiseReciprocal", "Reciprocal", "1 / in[0]", np.reciprocal, low=0.5, high=4.0),
-    "ROUND": _plain("ElementWiseRound", "Round", "the nearest whole number, ties to even", np.rint),
+    "RECIPROCAL": _onnx_unary(
+        "ElementWiseReciprocal", "Reciprocal", "1 / in[0]", np.reciprocal, low=0.5, high=4.0
+    ),
+    "ROUND": _onnx_unary("ElementWiseRound", "Round", "the nearest whole number, ties to even", np.rint),
     "RSQRT": unary(
         "ElementWiseRsqrt",
         "out = 1 / sqrt(in[0])",
@@ -96,9 +98,9 @@ _MEMBERS = {
         low=0.5,
         high=5.0,
     ),
-    "SIGN": _plain("ElementWiseSign", "Sign", "-1, 0 or 1", np.sign),
-    "SIN": _plain("ElementWiseSin", "Sin", "out = sin(in[0])", np.sin, cost=10),
-    "SQRT": _plain("ElementWiseSquareRoot", "Sqrt", "out = sqrt(in[0])", np.sqrt, cost=6, low=0.0, high=5.0),
+    "SIGN": _onnx_unary("ElementWiseSign", "Sign", "-1, 0 or 1", np.sign),
+    "SIN": _onnx_unary("ElementWiseSin", "Sin", "out = sin(in[0])", np.sin, cost=10),
+    "SQRT": _onnx_unary("ElementWiseSquareRoot", "Sqrt", "out = sqrt(in[0])", np.sqrt, cost=6, low=0.0, high=5.0),
 }
 _FAMILY = Family(_MEMBERS)
 

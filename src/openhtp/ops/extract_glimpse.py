@@ -28,8 +28,8 @@ def _infer(node: Node) -> Shapes:
 def _placing(node: Node) -> tuple[Array, Array]:
     """The first row and column are ``place * factor + shift``, cut off towards zero.
 
-    Normalized places count in sizes of the image, centred ones from its middle in halves of it. Only places that
-    are both mean the window's centre, others its first corner: so the HTP has it.
+    Normalized places count in sizes of the image, centred ones from its middle in halves of it. A place that is
+    both names the window's centre; any other place names its first corner, as on the HTP.
     """
     image, window = np.array(node.shape()[1:3], np.float64), np.array(_size(node), np.float64)
     centred, normalized = node.params["centered"], node.params["normalized"]
@@ -61,7 +61,7 @@ def _reference(node: Node, arrays: Arrays) -> Results:
 
 
 def _lowered_noise(node: Node, e: Emitter, images: str) -> str:
-    """Noise with the range, or the mean and spread, of each image; another one in every execution."""
+    """Noise with the range, or the mean and spread, of each image; new in every execution."""
     zero = e.floats(0.0)
     if node.params["noise"] == _NOISES["ZEROES"]:
         return zero
@@ -95,7 +95,7 @@ def _lower(node: Node, e: Emitter) -> None:
     )
 
     def moved_inside(name: str, size: int) -> tuple[str, str]:
-        """Places moved to inside of the image, and where none had to be moved."""
+        """Places moved into the image, and which of them were inside already."""
         inside = e.node("Clip", [name, e.ints(0), e.ints(size - 1)])
         return inside, e.node("Equal", [inside, name])
 

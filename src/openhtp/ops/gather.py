@@ -105,7 +105,7 @@ OPS = (
     ),
     _gathering(
         "GatherElements",
-        "one element of in[0] for each of in[1], which replaces its place on axis",
+        "for each index of in[1] the element of in[0] at the same place, but at that index on axis",
         _elements_infer,
         _elements_reference,
         _elements_lower,

@@ -1,13 +1,13 @@
 """Lstm: one layer, one direction.
 
-Inputs, by number: 0 the sequence; 1, 2, 3 weights from it to the forget gate, the cell and the output gate;
-4, 5, 6 the same from the hidden state; 7, 8, 9 their biases; 10 and 11 the first hidden and cell state;
-16, 17, 21 weights and bias of the input gate, which is what the forget gate leaves if they are left out;
-12 to 15 factors of normalized gates (fixed point only); 18 to 20 what gates see of the cell; 22 and 23 weights and
-bias of a projection, behind which the hidden state may have another size. The reset flag (24) is not offered.
+Inputs, by number: 0 the sequence; 1, 2, 3 weights from it to the forget gate, the cell and the output gate; 4, 5,
+6 the same from the hidden state; 7, 8, 9 their biases; 10 and 11 the first hidden and cell state; 16, 17, 21
+weights and bias of the input gate, which is 1 minus the forget gate if they are left out; 12 to 15 factors of
+normalized gates (fixed point only); 18 to 20 weights from the cell to the gates; 22 and 23 weights and bias of a
+projection, behind which the hidden state may have another size. The reset flag (24) is not offered.
 
-Fixed point is computed on real values and rounded where a tensor is given. The scales of what lies between, which
-the parameters could tell, have no effect.
+Fixed point is computed on real values and rounded where the node has a tensor. The parameters for the scales of
+intermediate values have no effect.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROJECTION, PROJECTION_BIAS = 22, 23
 
 
 class Steps:
-    """Emits the steps of one node, for what ONNX's operator does not have: projection, normalization, limits."""
+    """Emits the steps of a node that ONNX's operator cannot compute: projection, normalization, limits."""
 
     def __init__(self, node: Node, e: Emitter, x: str) -> None:
         """``x`` is the sequence, [steps, batch, features]."""
@@ -67,7 +67,7 @@ class Steps:
             candidate = self._op("Tanh", self._gate(CELL_GATE, step, hidden, cell))
             remembered, added = self._op("Mul", forget, cell), self._op("Mul", enter, candidate)
             cell = self._limited(self._op("Add", remembered, added), self._node.params["cell_clip_threshold"])
-            # The way out looks at the new cell, the other gates at the old one.
+            # The output gate looks at the new cell, the other gates at the old one.
             leave = self._op("Sigmoid", self._gate(OUTPUT_GATE, step, hidden, cell))
             hidden = self._projected(self._op("Mul", leave, self._op("Tanh", cell)))
             hidden_states.append(hidden)
@@ -201,8 +201,8 @@ def _stacked(e: Emitter, numbers: Sequence[int], rank: int) -> str:
     return e.node("Unsqueeze", [e.node("Concat", parts, axis=0), e.ints([0])])
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether ONNX's operator can do it."""
+def _fits_onnx(node: Node) -> bool:
+    """Whether ONNX's operator can compute the node."""
     extras = (*_NORMS, *_PEEPHOLES, PROJECTION)
     return node.has(16) and not any(node.has(index) for index in extras) and not node.params["cell_clip_threshold"]
 
@@ -220,7 +220,7 @@ def _emit_whole(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
 
 
 def _emit_steps(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
-    """The same, written out."""
+    """The results of ``_emit_whole``, computed step by step."""
     steps, batch, _ = _sizes(node)
     sizes = (10, (batch, _out_size(node))), (11, (batch, node.shape(1)[0]))
     first = [e.value(index) if node.has(index) else e.const(np.zeros(shape, np.float32)) for index, shape in sizes]
@@ -239,7 +239,7 @@ def _lower(node: Node, e: Emitter) -> None:
     x = e.permuted(0, (1, 0, 2)) if three_axes and not time_major else e.value(0)
     if not three_axes:
         x = e.reshaped(0, (1, batch, features))
-    out, hidden, cell = _emit_whole(node, e, x) if _is_plain(node) else _emit_steps(node, e, x)
+    out, hidden, cell = _emit_whole(node, e, x) if _fits_onnx(node) else _emit_steps(node, e, x)
 
     def shaped(name: str, *sizes: int) -> str:
         return e.node("Reshape", [name, e.ints(sizes)])

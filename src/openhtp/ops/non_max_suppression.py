@@ -4,8 +4,8 @@ Boxes are pairs of opposite corners. The highest score wins, the first of equal 
 already kept by more than the threshold (area in common over area covered) is dropped. Boxes without area overlap
 nothing. References are in numpy, lowerings in ONNX.
 
-NonMaxSuppression selects per image and class. There is room for as many as could be selected; rows that are not
-needed repeat the last selection of their image (or name its first box, if there is none), so that gathering by
+NonMaxSuppression selects per image and class. Its output has room for the most that can be selected; rows that are
+not needed repeat the last selection of their image (or name its first box, if there is none), so that gathering by
 them is harmless. MultiClassNms selects across classes and lists each box with its classes and its features; slots
 that are not needed hold zeros.
 """
@@ -63,7 +63,7 @@ def select(boxes: Array, scores: Array, settings: Settings, most: int) -> list[i
 
 
 def emit_select(e: Emitter, boxes: str, scores: str, settings: Settings, most: int) -> str:
-    """The same for [1, boxes, 4] and [1, classes, boxes]: rows of (0, class, box), as many as there are."""
+    """``select`` for [1, boxes, 4] and [1, classes, boxes]: a row (0, class, box) for each box that is kept."""
     limits = [e.ints([most]), e.floats([settings.overlap]), e.floats([settings.exclusive_threshold])]
     return e.node("NonMaxSuppression", [boxes, scores, *limits])
 
@@ -78,16 +78,17 @@ def image(e: Emitter, name: str, number: int) -> str:
     return e.node("Slice", [name, e.ints([number]), e.ints([number + 1]), e.ints([0])])
 
 
-def ended(e: Emitter, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
-    """A list with a row of zeros behind its end: what index "none" finds there. ``shape`` is that of one row."""
+def with_zero_row(e: Emitter, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
+    """A list with a row of zeros behind its end, for the index of an empty slot. ``shape`` is that of one row."""
     return e.node("Concat", [name, e.const(np.zeros((1, *shape), dtype))], axis=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Detections(Generic[T]):
-    """What fills the slots of one image: the number of a box (that of all boxes for none), its score and class.
+    """What fills the slots of one image: the number of a box, its score and its class.
 
-    Arrays in a reference, names of values in a lowering. ``count`` is the number of detections.
+    An empty slot has the number behind the last box. Fields are arrays in a reference and names of values in a
+    lowering. ``count`` is the number of detections.
     """
 
     boxes: T
@@ -100,8 +101,8 @@ class Detections(Generic[T]):
 class WholeBoxes:
     """Suppression across classes: a box competes with its highest score and is listed with its best classes.
 
-    This is what the HTP does in MultiClassNms, and in DetectionOutput when that is to be fast. The number of
-    detections it reports is that of boxes, however many classes each is listed with.
+    The HTP does this in MultiClassNms, and in DetectionOutput of type FAST. It reports the number of boxes,
+    however many classes each box is listed with.
     """
 
     settings: Settings
@@ -127,7 +128,7 @@ class WholeBoxes:
         best = e.node("ReduceMax", [scores, e.ints([2])], keepdims=1)
         rows = emit_select(e, boxes, e.node("Transpose", [best], perm=[0, 2, 1]), self.settings, slots)
         kept = fixed_length(e, column(e, rows, 2), slots, total)
-        listed = ended(e, e.node("Reshape", [scores, e.ints([total, classes])]), (classes,))
+        listed = with_zero_row(e, e.node("Reshape", [scores, e.ints([total, classes])]), (classes,))
         ordered = e.nodes("TopK", [e.node("Gather", [listed, kept], axis=0), e.ints([self.per_box])], 2, axis=1)
         heights, places = (self._first_slots(e, name) for name in ordered)
         owner = e.node("Gather", [kept, e.ints(np.arange(slots) // self.per_box)], axis=0)
@@ -142,7 +143,7 @@ class WholeBoxes:
 
 
 def fixed_length(e: Emitter, name: str, length: int, filler: int) -> str:
-    """The beginning of a list of unknown length, filled up."""
+    """The first ``length`` numbers of a list of unknown length, filled up with ``filler``."""
     long = e.node("Concat", [name, e.ints(np.full(length, filler))], axis=0)
     cut = e.node("Slice", [long, e.ints([0]), e.ints([length])])
     return e.node("Reshape", [cut, e.ints([length])])
@@ -160,7 +161,7 @@ def stacked(e: Emitter, images: Sequence[str]) -> str:
     return widened[0] if len(widened) == 1 else e.node("Concat", widened, axis=0)
 
 
-def _most(node: Node) -> int:
+def _boxes_per_class(node: Node) -> int:
     """Boxes per image and class."""
     most: int = min(node.params["max_boxes_selected"], node.shape(0)[1])
     return (
@@ -173,7 +174,7 @@ def _infer(node: Node) -> Shapes:
     classes = expect_rank(node, 1, 3)[1]
     expect_shape(node, 0, (batch, boxes, 4), "two corners per box")
     expect_shape(node, 1, (batch, classes, boxes), "a score per class and box")
-    shapes = (batch * classes * _most(node), 3), (batch,)
+    shapes = (batch * classes * _boxes_per_class(node), 3), (batch,)
     return shapes[: len(node.outputs)] if node.outputs else shapes
 
 
@@ -188,9 +189,9 @@ def _reference(node: Node, arrays: Arrays) -> Results:
         chosen = [
             (number, kind, box)
             for kind, row in enumerate(scores[number])
-            for box in select(boxes[number], row, _settings(node), _most(node))
+            for box in select(boxes[number], row, _settings(node), _boxes_per_class(node))
         ]
-        room = scores.shape[1] * _most(node)
+        room = scores.shape[1] * _boxes_per_class(node)
         counts.append(len(chosen))
         selections += chosen + [chosen[-1] if chosen else (number, 0, 0)] * (room - len(chosen))
     results = np.array(selections, np.int64), np.array(counts, np.int64)
@@ -198,7 +199,7 @@ def _reference(node: Node, arrays: Arrays) -> Results:
 
 
 def _lower(node: Node, e: Emitter) -> None:
-    boxes, scores, most = e.value(0), e.value(1), _most(node)
+    boxes, scores, most = e.value(0), e.value(1), _boxes_per_class(node)
     batch, classes, _ = node.shape(1)
     selections, counts = [], []
     for number in range(batch):
@@ -206,7 +207,7 @@ def _lower(node: Node, e: Emitter) -> None:
         count = e.node("Shape", [chosen], start=0, end=1)
         last = e.node("Max", [e.node("Sub", [count, e.ints([1])]), e.ints([0])])
         rank = e.node("Min", [e.ints(np.arange(classes * most)), last])
-        listed = e.node("Gather", [ended(e, chosen, (3,), np.int64), rank], axis=0)
+        listed = e.node("Gather", [with_zero_row(e, chosen, (3,), np.int64), rank], axis=0)
         selections.append(e.node("Add", [listed, e.ints([number, 0, 0])]))
         counts.append(count)
     put_integers(node, e, 0, e.node("Concat", selections, axis=0))
@@ -236,11 +237,11 @@ def _multi_infer(node: Node) -> Shapes:
     out = node.outputs[0].shape
     if len(out) != 3 or out[0] != batch or out[2] != 4:
         refuse(node, f"output 0 has shape {list(out)}; expected [{batch}, boxes, 4]")
-    rests = [_rest(node, number) for number in range(len(features))]
+    rests = [_feature_shape(node, number) for number in range(len(features))]
     return out, out[:2], out[:2], (batch,), *((*out[:2], *rest) for rest in rests)
 
 
-def _rest(node: Node, feature: int) -> Shape:
+def _feature_shape(node: Node, feature: int) -> Shape:
     """Shape of a feature of one box."""
     shape = node.shape(_FIRST_FEATURE + feature)
     if shape[:2] != node.shape(0)[:2]:
@@ -248,7 +249,7 @@ def _rest(node: Node, feature: int) -> Shape:
     return shape[2:]
 
 
-def _rule(node: Node) -> WholeBoxes:
+def _suppression(node: Node) -> WholeBoxes:
     classes, slots = node.shape(1)[2], node.outputs[0].shape[1]
     settings = Settings(node.params["iou_threshold"], node.params["score_threshold"])
     return WholeBoxes(settings, tuple(range(classes)), classes, slots)
@@ -260,7 +261,7 @@ def _multi_reference(node: Node, arrays: Arrays) -> Results:
     chosen: list[list[Array]] = [[] for _ in lists]
     heights, labels, counts = [], [], []
     for number in range(len(boxes)):
-        detections = _rule(node).reference(boxes[number], scores[number])
+        detections = _suppression(node).reference(boxes[number], scores[number])
         for each, gathered in zip(lists, chosen, strict=True):
             long = np.concatenate([each[number], np.zeros((1, *each.shape[2:]), each.dtype)])
             gathered.append(long[detections.boxes])
@@ -275,7 +276,8 @@ def _multi_lower(node: Node, e: Emitter) -> None:
     batch, total, _ = node.shape(0)
     boxes, scores = e.value(0), e.value(1)
     detections = [
-        _rule(node).emit(e, image(e, boxes, number), image(e, scores, number), total) for number in range(batch)
+        _suppression(node).emit(e, image(e, boxes, number), image(e, scores, number), total)
+        for number in range(batch)
     ]
 
     def gathered(index: int) -> str:
@@ -285,7 +287,7 @@ def _multi_lower(node: Node, e: Emitter) -> None:
         parts = []
         for number, each in enumerate(detections):
             one = e.node("Reshape", [image(e, whole, number), e.ints([total, *spec.shape[2:]])])
-            parts.append(e.node("Gather", [ended(e, one, spec.shape[2:], dtype), each.boxes], axis=0))
+            parts.append(e.node("Gather", [with_zero_row(e, one, spec.shape[2:], dtype), each.boxes], axis=0))
         return stacked(e, parts)
 
     # Coordinates keep all their digits, unlike what floats are computed with.

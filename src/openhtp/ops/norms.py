@@ -87,18 +87,18 @@ def _instance_lower(node: Node, e: Emitter) -> None:
     _put_scaled(node, e, x)
 
 
-def _grouped(node: Node) -> Shape:
+def _grouped_shape(node: Node) -> Shape:
     shape, groups = node.shape(), node.params["group"]
     return shape[0], math.prod(shape[1:-1]), groups, shape[-1] // groups
 
 
 def _group_reference(node: Node, arrays: Arrays) -> Results:
-    x = _to_unit_power(node, _centered(arrays[0].reshape(_grouped(node)), (1, 3)), (1, 3))
+    x = _to_unit_power(node, _centered(arrays[0].reshape(_grouped_shape(node)), (1, 3)), (1, 3))
     return (_scaled(node, arrays, x.reshape(node.shape())),)
 
 
 def _group_lower(node: Node, e: Emitter) -> None:
-    x = e.node("Reshape", [e.value(0), e.ints(_grouped(node))])
+    x = e.node("Reshape", [e.value(0), e.ints(_grouped_shape(node))])
     axes = e.ints([1, 3])
     x = _emit_to_unit_power(node, e, _emit_centered(e, x, axes), axes)
     _put_scaled(node, e, e.node("Reshape", [x, e.ints(node.shape())]))
@@ -131,7 +131,7 @@ def _per_axes(node: Node) -> Shapes:
     return (node.shape(),)
 
 
-def _are_last(node: Node) -> bool:
+def _axes_are_last(node: Node) -> bool:
     axes, rank = _axes(node), node.input().rank
     return axes == tuple(range(rank - len(axes), rank))
 
@@ -140,20 +140,20 @@ def _rms_lower(node: Node, e: Emitter) -> None:
     _put_scaled(node, e, _emit_to_unit_power(node, e, e.value(0), e.ints(_axes(node))))
 
 
-def _over_axes(node: Node) -> Shape:
+def _broadcast_shape(node: Node) -> Shape:
     axes = _axes(node)
     return tuple(size if axis in axes else 1 for axis, size in enumerate(node.shape()))
 
 
 def _layer_reference(node: Node, arrays: Arrays) -> Results:
     out = _to_unit_power(node, _centered(arrays[0], _axes(node)), _axes(node))
-    over = [arrays[0], *(array.reshape(_over_axes(node)) if array.size else array for array in arrays[1:])]
+    over = [arrays[0], *(array.reshape(_broadcast_shape(node)) if array.size else array for array in arrays[1:])]
     return (_scaled(node, over, out),)
 
 
 def _layer_lower(node: Node, e: Emitter) -> None:
     axes = _axes(node)
-    if _are_last(node):
+    if _axes_are_last(node):
         sizes = tuple(node.shape()[axis] for axis in axes)
         scale = e.value(1) if node.has(1) else e.const(np.ones(sizes, np.float32))
         inputs = [e.value(0), scale] + ([e.value(2)] if node.has(2) else [])
@@ -162,7 +162,7 @@ def _layer_lower(node: Node, e: Emitter) -> None:
     out = _emit_to_unit_power(node, e, _emit_centered(e, x, over), over)
     for index, onnx_op in ((1, "Mul"), (2, "Add")):
         if node.has(index):
-            shape = e.ints(_over_axes(node))
+            shape = e.ints(_broadcast_shape(node))
             out = e.node(onnx_op, [out, e.node("Reshape", [e.value(index), shape])])
     return e.put(0, out)
 
@@ -266,7 +266,7 @@ OPS = (
         work=vector_work(6),
         kind="norm",
         params=(Param("epsilon", DType.FLOAT_32, default=1e-6), Param("axes", rank=1, mandatory=True)),
-        constraints=(Constraint("axes are the last ones", _are_last),),
+        constraints=(Constraint("axes are the last ones", _axes_are_last),),
         samples=(
             Sample(((2, 5, 16), (16,), None), {"axes": [2]}, static=(1,)),
             Sample(((2, 5, 16), (16,), (16,)), {"axes": [2]}, static=(1, 2)),

@@ -73,7 +73,7 @@ def _lower_average(node: Node, e: Emitter) -> None:
         return e.put(0, e.node("GlobalAveragePool", [e.value(0)]))
     x, reaching, counted = e.value(0), _overhang(node, windows), node.params["count_pad_for_edges"]
     if counted and reaching != windows:
-        # The overhang of a rounded-up last window is never counted, given padding is: pad by hand first.
+        # The overhang of a rounded-up last window is never counted, but the node's own padding is: pad first.
         pads = [0, 0, *(w.before for w in windows), 0, 0, *(w.after for w in windows)]
         x = e.node("Pad", [x, e.ints(pads)])
         reaching = tuple(
@@ -113,7 +113,7 @@ def _work(node: Node) -> Work:
 def _tiles(node: Node) -> tuple[TileAxis, ...]:
     last, windows = node.input().rank - 1, _windows(node)
     batch, *rows = batch_and_rows(node, windows)
-    # A last window that hangs over the padding is no window by itself, so such an axis stays whole.
+    # An axis whose last window hangs over the padding stays whole: that window cannot be computed by itself.
     inside = [
         row for row, w, reaching in zip(rows, windows, _overhang(node, windows), strict=True) if w == reaching
     ]

@@ -1,4 +1,4 @@
-"""RandomUniformLike: numbers between two bounds, others in every execution."""
+"""RandomUniformLike: numbers between two bounds, new ones in every execution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _numbers(node: Node, seed: int) -> Array:
 
 
 def _seed(node: Node) -> int | None:
-    """The bits of the number that was given."""
+    """The bits of the number in[1], if there is one."""
     seed = node.static(1) if node.has(1) else None
     return None if seed is None else int(seed.astype(np.float32).view(np.uint32).ravel()[0])
 
@@ -45,7 +45,7 @@ def _lower(node: Node, e: Emitter) -> None:
 OPS = (
     OpDef(
         name="RandomUniformLike",
-        summary="numbers from low up to high, in the shape that in[0] names; others each time without a seed",
+        summary="numbers from low up to high, in the shape that in[0] names; without a seed, new ones each time",
         inputs=(Port("in[0]"), Port("in[1]", optional=True)),
         types=rows("n32 f32 > u8"),
         infer=_infer,

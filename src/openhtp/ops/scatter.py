@@ -87,7 +87,7 @@ OPS = (
         params=(Param("axis", default=0), Param("reduction", default=0, choices=_ELEMENT_REDUCTIONS)),
         constraints=(
             Constraint(
-                "floats are replaced, not combined; the larger one is kept of 8 and 32 bits only",
+                "floats are replaced, not combined; MAX takes numbers of 8 and 32 bits only",
                 lambda node: node.params["reduction"] <= _MOST_REDUCTION.get(node.input().dtype, 0),
             ),
         ),

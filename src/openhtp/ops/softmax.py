@@ -32,10 +32,10 @@ def _log_softmax(node: Node, x: Array) -> Array:
 
 
 def _settled_softmax(e: Emitter, x: str, axis: int) -> str:
-    """Softmax of 16-bit numbers, whose sums are so precise that the order of what is added does not show in float.
+    """Softmax of 16-bit numbers, summed in double precision so that the order of the sum does not show in float.
 
-    An HTP adds integers, so a row's result depends neither on how many others are computed with it nor on where in
-    it its numbers lie. Graphs of a language model for 1 and for 128 tokens rely on that. The runtime sums a
+    An HTP adds integers, so a row's result depends neither on how many rows are computed with it nor on the
+    order of its numbers. Graphs of a language model for 1 and for 128 tokens rely on that. The runtime sums a
     softmax's divisor lane by lane.
     """
     axes = e.ints([axis])
@@ -51,8 +51,8 @@ def _lower_as(onnx_op: str, node: Node, e: Emitter) -> None:
     if onnx_op == "Softmax" and node.is_wide():
         return e.put(0, _settled_softmax(e, x, e.axis(node.params["axis"])))
     if onnx_op == "Softmax" and node.params["beta"] == 1.0 and node.outputs[0].dtype.is_fixed_point:
-        # Adding a number to all changes nothing but that the runtime then computes in floats: its 8-bit kernel is
-        # a step off where results are near 0 or 1, and far off with steps finer than 1/512.
+        # The same number added to all inputs leaves the result as it is, and makes the runtime compute in floats:
+        # its 8-bit kernel is a step off where results are near 0 or 1, and far off with steps finer than 1/512.
         x = e.node("Add", [x, e.floats(1.0)])
     return e.put(0, e.node(onnx_op, [x], axis=e.axis(node.params["axis"])))
 
@@ -84,7 +84,7 @@ def _select_lower(node: Node, e: Emitter) -> None:
     truth = truth_of(node, e, 1)
     keeps = e.node("Not", [truth]) if node.params["keep_zero"] else truth
     chosen = e.node("Where", [keeps, e.value(0), e.floats(_LOWEST)])
-    # A row without any kept entry would come out even: its entries are masked, so they are 0.
+    # A row without kept entries would come out even; its entries are masked, so they must be 0.
     zero = e.floats(0.0)
     shares = _settled_softmax(e, chosen, -1) if node.is_wide() else e.node("Softmax", [chosen], axis=-1)
     e.put(0, e.node("Where", [keeps, shares, zero]))

@@ -1,10 +1,10 @@
 """NonZero, CreateSparse, GetSparseIndices, GetSparseValues and SparseToDense: where a tensor is not zero.
 
-A list of places has room for as many as there could be. What is left over holds -1.
+A list of places has room for every element; unused rows hold -1.
 
-Sparse tensors are held dense here. So what is specified in one is what is not zero, SparseToDense is a copy, and
-its cost is that of writing the output. Lists that turn out shorter than their tensor end in rows of -1 (indices)
-and of zeros (values); CreateSparse skips such rows.
+Sparse tensors are stored dense here. The elements that a sparse tensor specifies are those that are not zero, and
+SparseToDense is a copy that costs what writing its output costs. Lists that turn out shorter than their tensor end
+in rows of -1 (indices) and of zeros (values); CreateSparse skips such rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _first_places(truth: Array, count: int) -> Array:
 
 
 def _emit_first_places(e: Emitter, truth: str, size: int, count: int) -> str:
-    """The same in ONNX. Sorting keeps every shape fixed, which the runtime's own NonZero would not."""
+    """``_first_places`` in ONNX. Sorting keeps every shape fixed; the runtime's own NonZero would not."""
     flat = e.node("Reshape", [truth, e.ints([size])])
     marked = e.node("Where", [flat, e.ints(np.arange(size)), e.ints(size)])
     kept = min(count, size)
@@ -47,7 +47,7 @@ def _emit_coordinates(e: Emitter, places: str, shape: Shape) -> str:
 
 
 def _coordinates(places: Array, shape: Shape) -> Array:
-    """The same in numpy."""
+    """``_emit_coordinates`` in numpy."""
     size = int(np.prod(shape))
     spelled = np.stack(np.unravel_index(np.minimum(places, size - 1), shape), axis=-1)
     return np.where((places < size)[:, None], spelled, -1)
@@ -63,7 +63,7 @@ def _create_infer(node: Node) -> Shapes:
 
 
 def _flat_indices(indices: Array, sizes: Shape) -> Array:
-    """Places in the sparse axes taken as one; behind their end where an index is outside."""
+    """Places in the sparse axes, joined into one; an index outside becomes the place behind their end."""
     inside: Array = np.all((indices >= 0) & (indices < np.array(sizes)), axis=1)
     flat = np.ravel_multi_index(tuple(np.where(inside[:, None], indices, 0).T), sizes)
     return np.where(inside, flat, math.prod(sizes))
@@ -87,7 +87,7 @@ def _create_lower(node: Node, e: Emitter) -> None:
     moved = e.node("Cast", [e.node("Not", [e.node("Equal", [nearest, indices])])], to="int64")
     outside = e.node("ReduceMax", [moved, e.ints([1])], keepdims=0)
     flat = e.node("ReduceSum", [e.node("Mul", [nearest, e.const(strides)]), e.ints([1])], keepdims=0)
-    # One place more takes the rows that belong nowhere.
+    # One extra place takes the rows whose index is outside.
     target = e.node("Where", [e.node("Cast", [outside], to="bool"), e.ints(size), flat])
     empty = e.const(np.zeros((size + 1, *out[depth:]), np.float32))
     dense = e.node("ScatterND", [empty, e.node("Unsqueeze", [target, e.ints([1])]), e.value(1)])
