@@ -18,7 +18,7 @@ from openhtp.session.inference import InferenceSession
 from openhtp.session.range_check import float_values
 
 Array = npt.NDArray[Any]
-# What is closer than this counts as exact: no half or 16-bit number keeps more.
+# Closer results count as exact: neither a half nor a 16-bit number holds more digits.
 _EXACT_DB = 90.0
 Feeds = Mapping[str, Array]
 
@@ -56,14 +56,14 @@ class NodeReport:
 def closeness(exact: Array, other: Array) -> Closeness:
     """Compare two arrays; identical ones have infinite SQNR.
 
-    Infinities and NaNs at the same places are equal; one that the other does not have is infinitely far away.
+    Infinities and NaNs at the same places are equal; one that only one of the arrays has is infinitely far away.
     """
     a, b = exact.astype(np.float64).reshape(-1), other.astype(np.float64).reshape(-1)
     usable = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~usable], b[~usable], equal_nan=True):
         return Closeness(-math.inf, 0.0, math.inf)
     a, b = a[usable], b[usable]
-    # Squares of what is scaled neither overflow nor vanish all at once.
+    # Squares of scaled numbers neither overflow nor all become 0.
     scale = float(max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))) or 1.0
     a, b = a / scale, b / scale
     signal, noise, other_signal = float(a @ a), float((a - b) @ (a - b)), float(b @ b)
@@ -100,7 +100,7 @@ def trace_nodes(
 ) -> list[NodeReport]:
     """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized.
 
-    Given a float model twice, it is held against itself in half precision.
+    A float model that is given twice is compared with itself in half precision.
     """
     floats_only = set(float_values(prepared))
     probes = [probe for probe in find_probes(prepared, quantized) if probe.float_name in floats_only]
@@ -132,7 +132,7 @@ def first_diverging(reports: Sequence[NodeReport], threshold_db: float) -> NodeR
 
 def _lost(probe: ValueProbe, on_htp: Closeness, before: Mapping[str, NodeReport]) -> float:
     known = [min(before[name].htp.sqnr_db, _EXACT_DB) for name in probe.inputs if name in before]
-    # Two infinities cancel: what was lost before is not lost again.
+    # Two infinities cancel: what was lost before this node is not lost again.
     return max(0.0, min(known) - on_htp.sqnr_db) if known and min(known) > -math.inf else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The context cache: a session writes its compiled graph to a file, a later one starts from it.
+"""The context cache: a session writes its compiled graph to a file, and later sessions start from that file.
 
 The file is an ONNX model as the QNN provider writes it: an EPContext node for each graph on the HTP, and whatever
 else the model has for the CPU. The first of these nodes, the main one, has the context with all the graphs.
@@ -123,7 +123,7 @@ def write_parts_model(
 def _context_node(
     graph: str, inputs: Iterable[str], outputs: Iterable[str], content: bytes | str | None, form: bytes | str
 ) -> Any:
-    """The node of a graph; ``content`` is there for the main one, and ``form`` says how it is kept."""
+    """The node of a graph. The main one has ``content``, and ``form`` says whether it is embedded."""
     return helper.make_node(
         "EPContext",
         list(inputs),
@@ -197,7 +197,7 @@ def _read_node(node: OnnxNode) -> ContextModel:
         raise BadModel(f"{node.title}: the context was made by {node.attr('source')!r}; expected 'QNN'")
     content = node.attr("ep_cache_context")
     if content is None:
-        raise BadModel(f"{node.title}: there is no context in it")
+        raise BadModel(f"{node.title}: it has no context")
     data = content if isinstance(content, bytes) else str(content).encode()
     embedded = bool(node.attr("embed_mode", 1))
     name = node.attr("partition_name") or node.name

@@ -36,7 +36,7 @@ _WORDS = {"float32": "float", "float64": "double"}
 
 @dataclass(frozen=True, slots=True)
 class AssignedPart:
-    """What runs together: the provider, and its nodes with the reason why they are on the CPU."""
+    """Nodes that run together: their provider, and the reason why each is on the CPU."""
 
     provider: str
     nodes: tuple[AssignedNode, ...]
@@ -86,7 +86,7 @@ class Executable(Protocol):
     graphs: Sequence[Graph | None] = (None,)
     # Whether it computes all floats in half precision, as an HTP does.
     half_precision: bool = False
-    # What it has on a device; None on the CPU.
+    # The device that the model is on; None on the CPU.
     stay: Stay | None = None
     is_closed: bool = False
 
@@ -112,14 +112,14 @@ class Executable(Protocol):
     def checked(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
     ) -> tuple[Sequence[str], dict[str, Array]]:
-        """Check what a caller wants of a run: the names of its outputs, and its inputs as ``run`` takes them."""
+        """Check the names of a run's outputs, and give its inputs the form that ``run`` takes."""
 
     @abstractmethod
     def run(self, call: RunCall) -> Results:
         """Run once and wait; outputs that could be written into their target are that target."""
 
     def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
-        """Have a run done later; ``noted`` is called when it is over, before any callback."""
+        """Queue a run; ``noted`` is called when the run is over, before any callback."""
         return carrier.compute(call, self.run, noted)
 
     def end_profiling(self) -> str:
@@ -127,14 +127,14 @@ class Executable(Protocol):
         return ""
 
     def close(self) -> None:
-        """Free what it has on a device, and let go of that."""
+        """Free what the model has on a device, and leave the device."""
         self.is_closed = True
         if self.stay is not None:
             self.stay.end()
 
 
 def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
-    """The names of the outputs that are asked for: those that are given, or all."""
+    """The names of the outputs of a run: the given ones, or all."""
     names = list(known) if output_names is None else items_of(output_names, len(known) + 1)
     if names is None:
         raise InvalidArgument(f"output_names is {shown(output_names)}; expected a list of names, or None")

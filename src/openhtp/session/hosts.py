@@ -46,7 +46,7 @@ def host_kind(request: SessionRequest) -> HostKind:
 
 
 class _Host:
-    """A device and the claims of the sessions that stay on it; a set, so that leaving twice does no harm."""
+    """A device, and a claim for each session that stays on it. Claims are a set, so leaving twice does no harm."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -68,12 +68,12 @@ class _Claim:
 _lock = threading.Lock()
 _backends: dict[str | None, Backend] = {}
 _devices: dict[HostKind, _Host] = {}
-# Contexts that several sessions have, by device and what they were made from, and whose they are.
+# Contexts that sessions share, by device and source, each with the claims of its sessions.
 _shared: dict[tuple[HostKind, str], tuple[Context, set[_Claim]]] = {}
 
 
 class Stay:
-    """One session's stay on a device, with what it has there. Make it, then begin it.
+    """One session's stay on a device, with what the session has there. Make it, then begin it.
 
     It ends with ``end``, at the latest when it is dropped.
     """
@@ -81,7 +81,8 @@ class Stay:
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
         self.claim = _Claim(kind)
-        # For finalizers, which run wherever the garbage collector happens to: end it soon, and wait for nothing.
+        # For finalizers, which the garbage collector may run on any thread: end the stay soon, and wait for
+        # nothing.
         self.leave = weakref.finalize(self, tidying.post, (_end, (self.claim,)))
         self.leave.atexit = False  # backends are freed then
 
@@ -98,7 +99,7 @@ class Stay:
             return host.device
 
     def share(self, key: str, make: Callable[[], Context]) -> Context:
-        """The context that stays on this device share under a key, made if none has it; freed with the last."""
+        """The context that stays on this device share under a key: made for the first, freed with the last."""
         fresh: Context | None = None
         while True:
             with _lock:
@@ -115,7 +116,7 @@ class Stay:
         return context
 
     def end(self) -> None:
-        """Give everything back; the device ends with its last session. Again does nothing."""
+        """Give everything back; the device ends with its last session. A second call does nothing."""
         tidying.post((_end, (self.claim,)))
         tidying.flush()
 
@@ -158,7 +159,7 @@ def _end(claim: _Claim) -> None:
 
 
 def _was_last(claim: _Claim, context: Context) -> bool:
-    """Let go of a context that was shared; whether no other stay has it."""
+    """Give up the claim on a shared context; return whether no other stay has one."""
     with _lock:
         shared, claims = _shared.get((claim.kind, claim.shared_as), (None, set()))
         if shared is not context:

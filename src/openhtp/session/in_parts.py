@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def load_in_parts(request: SessionRequest, error: UnsupportedError, power: SessionPower) -> PartsExecutable | None:
-    """The model as parts, some of them on the HTP; None if none can be. ``error``: why not as a whole."""
+    """The model in parts, some of them on the HTP; None if no part can be. ``error`` says why not as a whole."""
     try:
         parts = partition(request.fixed_model())
     except QnnError as problem:
@@ -80,7 +80,7 @@ def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> Unsupported
 class PartsExecutable(Executable):
     """The parts, loaded, which run one after the other. The graphs on the HTP share a context.
 
-    Either they are compiled, or all of them come out of a context that was saved.
+    They are all compiled, or they all come from a saved context.
     """
 
     def __init__(self, request: SessionRequest, parts: Sequence[ModelPart], power: SessionPower) -> None:

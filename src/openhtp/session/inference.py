@@ -107,7 +107,7 @@ class InferenceSession:
         )
 
     def _start(self, request: SessionRequest, names: list[str]) -> None:
-        """Load the model and, if that went well, become the session of what was loaded."""
+        """Load the model; if that succeeds, the session runs the model that was loaded."""
         begin_ns = time.monotonic_ns()
         with SessionPower(request, wanted=QNN in names).kept(self) as power:
             executable = _load(request, names, power)
@@ -161,7 +161,7 @@ class InferenceSession:
         return list(self._executable.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: constants are compiled in."""
+        """An empty list: constants are compiled in."""
         return []
 
     def get_providers(self) -> list[str]:
@@ -239,11 +239,11 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
-        """Run once on what is bound. What lies in registered memory is read and written where it is."""
+        """Run once on the bound values. Values in registered memory are read and written where they lie."""
         check_run_options(run_options)
         if not is_binding_of(iobinding, self):
             raise InvalidArgument(
-                f"iobinding is {shown(iobinding)}; expected what io_binding() of this session made"
+                f"iobinding is {shown(iobinding)}; expected one that io_binding() of this session made"
             )
         names, feeds = self._executable.checked(output_names(iobinding), feeds_of(iobinding))
         targets = targets_of(iobinding, self._executable)
@@ -267,7 +267,7 @@ class InferenceSession:
         return self._recorder.start_ns
 
     def close(self) -> None:
-        """Give the graph and, with its last session, the device back. Later runs raise."""
+        """Give back the graph and, with the last session, the device. Later runs raise."""
         _close(self._power, self._executable, self._recorder)
 
     def __enter__(self) -> InferenceSession:
@@ -318,7 +318,7 @@ def _close(power: SessionPower, executable: Executable, recorder: SessionRecorde
 
 
 def check_run_options(run_options: object) -> None:
-    """Refuse anything but run options, and runs that those say to terminate."""
+    """Refuse anything but run options, and run options that say to terminate."""
     if run_options is None:
         return
     if not isinstance(run_options, onnxruntime.RunOptions):

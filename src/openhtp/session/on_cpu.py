@@ -46,7 +46,7 @@ def cpu_session(source: bytes | Path, options: Any) -> Any:
 
 
 class CpuExecutable(Executable):
-    """A whole model that ONNX Runtime loads, checks the feeds of, runs and profiles by itself."""
+    """A whole model on ONNX Runtime, which loads it, checks its feeds, runs and profiles it."""
 
     def __init__(self, request: SessionRequest, *, htp_wanted: bool) -> None:
         source = request.source
@@ -63,7 +63,7 @@ class CpuExecutable(Executable):
 
     @property
     def assigned(self) -> list[AssignedPart]:
-        """All nodes, and why they are here; none if the model cannot be taken apart."""
+        """All nodes, and why they are on the CPU; none if the model cannot be taken apart."""
         try:
             nodes = [node for part in partition(self._request.fixed_model()) for node in part.nodes]
         except QnnError:
@@ -91,7 +91,7 @@ class CpuExecutable(Executable):
 
 
 class NodeTime(NamedTuple):
-    """A node as the runtime ran it: of several that it made one, the name of one of them."""
+    """A node as the runtime ran it. A node that the runtime fused from several has the name of one of them."""
 
     name: str
     op: str
@@ -123,7 +123,7 @@ class CpuPart:
     def _run_and_tell_nodes(
         self, outputs: Sequence[str], feeds: dict[str, Any], run_options: Any, part: PartRun
     ) -> Results:
-        """The runtime profiles a session from its making to its end, so such a run has one of its own."""
+        """The runtime profiles a session as a whole, so a profiled run has a session of its own."""
         options = self._quiet_options()
         options.enable_profiling = True
         with tempfile.TemporaryDirectory(prefix="openhtp-profile-") as folder:

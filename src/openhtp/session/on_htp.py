@@ -92,7 +92,7 @@ class HtpExecutable(Executable):
             version=model.version,
             custom_metadata_map=dict(model.metadata),
         )
-        # Only an HTP computes floats so.
+        # Only an HTP computes floats in half precision.
         self.half_precision = request.options.backend == "htp"
         self._power = power
         self._queues_runs = stay.kind.transport == "rpc"
@@ -132,11 +132,11 @@ class HtpExecutable(Executable):
         return names, self.stored(feeds)
 
     def stored(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        """Inputs as the graph stores them; refuses those that the model does not have, or in another form."""
+        """Inputs as the graph stores them. Inputs of another form, or that the model lacks, are refused."""
         return {name: self._stored_input(name, array) for name, array in feeds.items()}
 
     def run(self, call: RunCall) -> Results:
-        """Run once and wait; outputs that the graph stores as their targets are are written there."""
+        """Run once and wait; the graph writes straight into targets of the type in which it stores the output."""
         in_place = self.in_place(call.targets) if call.targets else None
         with self._power.during(call.run_options):
             outputs = self.execute(call.feeds, in_place, call.profile)
@@ -147,7 +147,10 @@ class HtpExecutable(Executable):
         ]
 
     def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
-        """Put a run into the graph's queue: its votes stand from now on, what it leaves from its end on."""
+        """Put a run into the graph's queue.
+
+        Its votes stand from now on, and the votes it leaves from its end on.
+        """
         after = self._power.before(call.run_options)
         collect = functools.partial(self.collected, call.names)
         pending = carrier.queue(self.graph, call.feeds, collect, call.profile)
@@ -160,14 +163,14 @@ class HtpExecutable(Executable):
     def execute(self, feeds: Outputs, outputs: Outputs | None = None, profile: Profile | None = None) -> Outputs:
         """Run the graph on inputs as it stores them."""
         if self._queues_runs:
-            # As a queued run, so that it may come between queued ones: a graph takes one kind at a time.
+            # Queued, so that it may come between queued runs: a graph takes one kind of run at a time.
             return self.graph.execute_async(feeds or None, outputs, profile=profile).result()
         return self.graph.execute(feeds or None, outputs, profile=profile)
 
     def run_part(
         self, outputs: Sequence[str], feeds: Mapping[str, Any], run_options: Any, part: PartRun | None
     ) -> Results:
-        """Run once as a part of a model; the whole has voted."""
+        """Run once as a part of a model, which has voted as a whole."""
         if part is None:
             return self.collected(outputs, self.execute(self.stored(feeds)))
         with part.timed():
@@ -228,7 +231,7 @@ class HtpExecutable(Executable):
 
 
 def load_on_htp(request: SessionRequest, power: SessionPower) -> HtpExecutable:
-    """Read the model and put it on a device; with a saver, all calls are recorded until it is unloaded."""
+    """Read the model and put it on a device. A saver records all calls until the model is unloaded."""
     if not request.options["qnn_saver_path"]:
         return _load(request, power)
     start_saving(DEFAULT_FOLDER)
@@ -294,7 +297,7 @@ def compose(
 
 
 def restore_context(request: SessionRequest, stay: Stay, saved: ContextModel, path: Path | None) -> Context:
-    """The context of a saved model on the device of a stay; sessions that share have one for the same binary."""
+    """The context of a saved model on the device of a stay; sessions that share use one for the same binary."""
     binary = context_bytes(saved, None if path is None else path.parent)
     options = request.context_options(ContextOrigin.BINARY)
     device = stay.begin()

@@ -71,7 +71,7 @@ class SessionRequest:
     config: BackendConfig | None
 
     def context_options(self, origin: ContextOrigin) -> dict[str, Any]:
-        """Options of the context: the config's, and over them what was asked for otherwise."""
+        """Options of the context: the config's, overridden by those of the provider."""
         options = {} if self.config is None else self.config.context_options(origin)
         priority = self.options["qnn_context_priority"]
         if priority != "normal" or "priority" not in options:
@@ -98,19 +98,19 @@ class SessionRequest:
     def free_dimensions(self, inputs: Sequence[Any]) -> dict[str, int]:
         """Sizes that the free dimension overrides of the session options give to inputs, by ``input.axis``.
 
-        ONNX Runtime does not tell what was set, so it is asked what becomes of a model that has these inputs and
-        no nodes: such a model loads whatever else the options say.
+        ONNX Runtime does not report the overrides, so it loads a model that has these inputs and no nodes, and the
+        sizes of that model show them. Such a model loads whatever else the options say.
         """
         graph = helper.make_graph([], "inputs", inputs, inputs)
         opsets = [helper.make_opsetid("", _PROBE_OPSET)]
         probe = helper.make_model(graph, opset_imports=opsets, ir_version=_PROBE_IR)
         options = self.sess_options
-        # This session must not leave the files behind that the user's own session is asked for.
+        # This session must not write the files that the user's own session is asked for.
         before = options.optimized_model_filepath, options.enable_profiling
         options.optimized_model_filepath, options.enable_profiling = "", False
         try:
             session = onnxruntime.InferenceSession(probe.SerializeToString(), options)
-        except Exception as error:  # Options may hold anything, made for the user's own model.
+        except Exception as error:  # The options were made for the user's own model and may hold anything.
             log.warning("the free dimension overrides of the session options cannot be found out: %s", error)
             return {}
         finally:
@@ -141,7 +141,7 @@ def config_entries(sess_options: Any) -> dict[str, str]:
 
 
 def run_entry(run_options: Any, names: Sequence[str]) -> str | None:
-    """What run options say under the first of these names that has an entry; None if none has."""
+    """The entry of run options under the first of these names that has one; None if none has."""
     for name in names:
         with contextlib.suppress(RuntimeError):  # which is how ONNX Runtime says that there is none
             value = str(run_options.get_run_config_entry(name))
@@ -180,7 +180,7 @@ def read_providers(
 
 
 def check_options(options: Mapping[str, Any]) -> ProviderOptions:
-    """Check values; keys that the provider's document does not have are reported and left alone, as it does."""
+    """Check values. Keys that the provider's document does not have are reported and left alone."""
     known = {}
     for name, value in options.items():
         if name not in PROVIDER:
@@ -210,7 +210,7 @@ def _backend(path: str) -> str:
 
 
 def _library(path: str) -> str | None:
-    """The vendor's own library, if the path leads to a file; a bare name stands for what it would be."""
+    """The vendor's own library, if the path leads to a file; a bare name stands for the emulator."""
     if "/" not in path and "\\" not in path:
         return None
     if not Path(path).is_file():

@@ -31,21 +31,21 @@ _state = part("capi.onnxruntime_pybind11_state")
 
 
 class SessionLost(DeviceLost, _state.EngineError):  # type: ignore[misc, name-defined]
-    """A session's device process went away, as ONNX Runtime's QNN provider tells it: ENGINE_ERROR.
+    """A session's device process went away; ONNX Runtime's QNN provider reports that as ENGINE_ERROR.
 
     Create the session again.
     """
 
     @classmethod
     def of(cls, error: DeviceLost) -> SessionLost:
-        """The same loss, for users of ONNX Runtime."""
+        """The loss of a device as an error of ONNX Runtime."""
         lost = cls(error.message, error.status)
         lost.context, lost.where = error.context, error.where
         return lost
 
 
 class EngineErrors:
-    """A loss of the device inside is an engine error of ONNX Runtime's, too. Every run goes through it."""
+    """Turns a loss of the device in its body into an engine error of ONNX Runtime. Every run is such a body."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class PendingRun:
     def __init__(
         self, run: Execution | CarriedRun, collect: Callable[[Any], Results], profile: AnyProfile | None
     ) -> None:
-        # Filled when it is over, if the session profiles.
+        # Filled when the run is over, if the session profiles.
         self.profile = profile
         self._run = run
         self._collect = collect
@@ -111,7 +111,7 @@ class PendingRun:
 
 
 class CarriedRun:
-    """Stands for an execution while a thread of the session carries the run; it is used like an ``Execution``.
+    """Used like an ``Execution`` while a thread of the session carries the run.
 
     The run waits for a place in the queue, or is computed on the CPU.
     """
@@ -136,7 +136,7 @@ class CarriedRun:
         return error is not None and error.code == st.QNN_GRAPH_ERROR_ABORTED.code
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for what was computed; raises the run's error."""
+        """Wait for the results; raises the run's error."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -216,7 +216,10 @@ class Carrier:
         return PendingRun(run, collect, profile)
 
     def compute(self, call: RunCall, work: Callable[[RunCall], Results], noted: Callable[[], None]) -> PendingRun:
-        """Have ``work`` make the results, of the inputs as they are now; ``noted`` is called before it is over."""
+        """Have ``work`` compute the results from the inputs as they are now.
+
+        ``noted`` is called before the run ends.
+        """
         run = CarriedRun()
         copied = replace(call, feeds={name: np.array(array) for name, array in call.feeds.items()})
 

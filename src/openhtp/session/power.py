@@ -28,7 +28,7 @@ _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 class SessionPower:
     """Votes beside those of the other sessions on the device; the highest wins.
 
-    A mode of ``default`` asks for nothing. Without any vote no device is started for it.
+    A mode of ``default`` asks for nothing. A session without votes starts no device for them.
     """
 
     def __init__(self, request: SessionRequest, *, wanted: bool) -> None:
@@ -72,7 +72,7 @@ class SessionPower:
                 after()
 
     def before(self, run_options: Any) -> Callable[[], None] | None:
-        """Vote as a run's options say; returns what is to be done when it is over."""
+        """Vote as a run's options say; returns a function to call when the run is over."""
         if run_options is None:
             return None
         mode, after = _word(run_options, _BEFORE), _word(run_options, _AFTER)
@@ -84,7 +84,7 @@ class SessionPower:
         return None if after is None else functools.partial(self._vote, after, 0)
 
     def close(self) -> None:
-        """Withdraw the votes, and let go of the device."""
+        """Withdraw the votes, and leave the device."""
         self._stay.end()
 
     def _vote(self, mode: str, latency_us: int) -> None:

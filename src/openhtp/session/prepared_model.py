@@ -53,7 +53,10 @@ class ModelEvent:
 
 
 class _Served:
-    """A session, and the runs that it has under way. One that was replaced is closed with the last of them."""
+    """A session, and the runs that it has under way.
+
+    A session that was replaced is closed with the last of them.
+    """
 
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
@@ -62,7 +65,7 @@ class _Served:
 
 
 class _Use:
-    """One run, and which session it is of."""
+    """One run, and the session that it runs on."""
 
     served: _Served | None = None
 
@@ -71,9 +74,9 @@ class PreparedModel:
     """A model with a cache of its compiled form.
 
     If the cache has it, it is loaded from there. Otherwise it is prepared fast (optimization level 1) and can be
-    run at once, while a thread prepares it well (level 3), puts that into the cache, and replaces the first: runs
-    under way end on what they began on, later ones have the new. Processes that share a cache prepare a model
-    once. ``options`` are those of ``InferenceSession``; ``events`` tells what was done.
+    run at once, while a thread prepares it well (level 3), puts that into the cache, and replaces the first form:
+    runs under way end on the form they began on, later runs use the new one. Processes that share a cache prepare
+    a model once. ``options`` are those of ``InferenceSession``; ``events`` tells what was done.
 
     Examples:
         >>> import tempfile
@@ -177,7 +180,7 @@ class PreparedModel:
         return self._entry.path
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing more is prepared; whether that is so."""
+        """Wait until preparation is over; return whether it is."""
         return self._settled.wait(timeout)
 
     def get_inputs(self) -> list[NodeArg]:
@@ -189,7 +192,7 @@ class PreparedModel:
         return self._now().session.get_outputs()
 
     def close(self) -> None:
-        """Let go of the device once runs under way are over. What is being prepared is given up."""
+        """Leave the device once the runs under way are over. A preparation under way is given up."""
         self._over.unlock()
         with self._lock:
             served, self._served = self._served, None
@@ -245,7 +248,7 @@ class PreparedModel:
         return self._make(self._source, providers=[(QNN, options), CPU])
 
     def _cached(self) -> InferenceSession | None:
-        """The session of what the cache has; None if it has nothing that can be used."""
+        """A session from the cache; None if the cache has nothing that can be used."""
         if not self._entry.exists():
             return None
         try:
@@ -254,13 +257,13 @@ class PreparedModel:
             self._note("refused what the cache has", str(error))
             return None
         executable = session.executable
-        # A form by another machine, user or version runs, but had to be compiled again: make it anew.
+        # A form made by another machine, user or version runs, but had to be compiled again: replace it.
         self._best = isinstance(executable, HtpExecutable) and not executable.graph.was_outdated
         self._note("loaded from the cache", "" if self._best else "it had to be compiled again")
         return session
 
     def _improve(self) -> None:
-        """On a thread of its own: get the best form, made here or by another process."""
+        """Get the best form, made here or by another process. Runs on a thread of its own."""
         try:
             with self._entry.locked(self._over) as mine:
                 if mine:
@@ -324,13 +327,13 @@ def _start_anew() -> None:
 
 
 def _give_up() -> None:
-    """The program ends: nobody wants the models that are still being prepared."""
+    """Give up all preparations, because the program ends."""
     for model in list(_models):
         model._over.unlock()
 
 
 os.register_at_fork(after_in_child=_start_anew)
-# Registered after the runtime's own, so called before devices end: that would look like a failure to prepare.
+# Registered after the runtime's own, so called before devices end: their end would look like a failure here.
 atexit.register(_give_up)
 
 
@@ -349,7 +352,7 @@ class CacheEntry:
         for part in (digest_of(source, what="an ONNX model", error=BadModel), VERSION, BUILD_ID, *settings):
             key.update(f"{part!r}\0".encode())
         for path in external_files(source):
-            # Too large to be read each time: a change in place that keeps size and time is not seen.
+            # The file is too large to be read each time. A change that keeps size and time is not seen.
             about = path.stat()
             key.update(f"{path.name}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
         self.path = folder / f"{source.stem}-{key.hexdigest()[:20]}{_SUFFIX}"
@@ -377,7 +380,7 @@ class CacheEntry:
 
     @contextlib.contextmanager
     def locked(self, over: Latch) -> Iterator[bool]:
-        """Be the process that makes the entry; waits for another that does. False if ``over`` came first.
+        """Hold the lock of the process that makes the entry. False if ``over`` came before the lock.
 
         The system gives the lock back when its holder dies, in whatever way.
         """
@@ -397,7 +400,7 @@ class CacheEntry:
 
 
 def _make_folder(folder: Path) -> None:
-    """Of this user alone: what is in it is loaded without being compiled again."""
+    """Make a folder for this user alone: what is in it is loaded without being compiled again."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()

@@ -1,4 +1,4 @@
-"""What the runs of a session cost: the profile of a run in parts, and the files that are written of all runs.
+"""What the runs of a session cost: the profile of a run in parts, and the files about all runs.
 
 Provider options ask for rows of a CSV file and a log for the viewer, ``SessionOptions.enable_profiling`` for a
 file of events as ONNX Runtime writes it.
@@ -35,7 +35,7 @@ PART = 90_004
 NODE = 90_005
 """Ours: a node of a part on the CPU. Measured, by ONNX Runtime."""
 _WHOLE, _STEPS = 400, 407
-# Runs that the log holds, from the first on: it is kept in memory until the session ends.
+# The log holds this many runs, from the first on: it stays in memory until the session ends.
 _MOST_LOGGED = 1000
 
 
@@ -46,7 +46,7 @@ class PartRun:
     provider: str
     nodes: tuple[AssignedNode, ...]
     profile: Profile | None
-    # Whether its nodes are to be told, too, if it is on the CPU.
+    # Whether a part on the CPU reports its nodes, too.
     tells_nodes: bool = False
     begin_ns: int = 0
     end_ns: int = 0
@@ -61,7 +61,7 @@ class PartRun:
 
     @property
     def events(self) -> tuple[ProfileEvent, ...]:
-        """Of its graph on the HTP, or of its nodes on the CPU."""
+        """The events of the part's graph on the HTP, or of its nodes on the CPU."""
         if self.profile is not None:
             return self.profile.events()
         return tuple(ProfileEvent(NODE, f"{each.name} ({each.op})", each.us, "us") for each in self.node_times)
@@ -180,7 +180,7 @@ class EventFile:
         """Every step of a run that ended then, with the ops that it computes."""
         steps = profile.event(_STEPS)
         times = [] if steps is None else [step.value * 1000 for step in steps.events]
-        # The device tells how long each took; that the last one ended with the run.
+        # The device says how long each step took; the last one ended with the run.
         at = end_ns - sum(times)
         for index, duration in enumerate(times):
             names, kinds = ops[index] if index < len(ops) else ((f"step {index}",), ("",))
@@ -207,7 +207,7 @@ class EventFile:
 
 
 class SessionRecorder:
-    """Of one loaded model. Without being asked for anything it profiles nothing."""
+    """Records the runs of one loaded model, if an option asks for it."""
 
     def __init__(self, request: SessionRequest, executable: Executable, begin_ns: int) -> None:
         """``begin_ns``: when loading began."""
@@ -218,7 +218,7 @@ class SessionRecorder:
         config, options = request.config, request.options
         self._max_events = None if config is None else config.max_events
         if not any(executable.graphs):
-            return  # ONNX Runtime has all of it, and profiles by itself
+            return  # ONNX Runtime runs all of the model, and profiles it
         level = options["profiling_level"]
         if level == "off" and config is not None:
             level = config.profiling_level or "off"
@@ -240,7 +240,7 @@ class SessionRecorder:
         return None if self._level is None else self._executable.new_profile(self._level, self._max_events)
 
     def note(self, profile: AnyProfile | None, begin_ns: int) -> None:
-        """A run is over: write down what it cost, wherever that is asked for."""
+        """Write what a run that is over cost, wherever an option asks for it."""
         if profile is None:
             return
         end_ns = time.monotonic_ns()
@@ -255,7 +255,7 @@ class SessionRecorder:
 
     @functools.cached_property
     def step_ops(self) -> list[list[StepOps]]:
-        """What the steps of each part compute; of a whole model, of the one."""
+        """What the steps of each part compute; a whole model is one part."""
         return [[] if graph is None else ops_of_steps(graph) for graph in self._executable.graphs]
 
     def end(self) -> str:

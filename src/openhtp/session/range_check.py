@@ -83,7 +83,7 @@ def check_range(
 
 
 def float_values(model: bytes) -> list[str]:
-    """Names of all floats that a run of a model computes; what depends on constants only is folded on an HTP."""
+    """Names of all floats that a run computes. Values that depend on constants only are not among them."""
     graph = ModelProto.FromString(model).graph
     constants = {tensor.name for tensor in graph.initializer}
     depend = {value.name for value in graph.input} - constants
@@ -118,7 +118,7 @@ def _bounds(
 
 
 def _only_hides(name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Whether a value goes nowhere but, moved or added to others, into a softmax."""
+    """Whether a value is only used, moved or added to others, as the input of a softmax."""
     waiting, seen = [name], {name}
     while waiting:
         using = readers.get(waiting.pop(), [])
@@ -143,8 +143,8 @@ def _session(model: bytes) -> Any:
 class RangeWatch:
     """Looks at the results of a session until some are infinite or NaN, and says once which node made them so.
 
-    ``first_run`` says whether the first run is looked into whatever its results are; None for models in floats
-    that are small enough for it not to be felt.
+    ``first_run`` says whether the first run is checked whatever its results are. None checks it for small models
+    in floats, where the check is hardly felt.
     """
 
     def __init__(
@@ -158,15 +158,15 @@ class RangeWatch:
 
     @classmethod
     def off(cls) -> RangeWatch:
-        """One that looks at nothing."""
+        """A watch that looks at nothing."""
         watch = cls(b"", None, None, first_run=False)
         watch._done = True
         return watch
 
     def follow(self, run: PendingRun, feeds: Mapping[str, npt.ArrayLike], names: Sequence[str]) -> None:
-        """Look at a queued run when it is over, if it is the first.
+        """Look at a queued run when it is over, if it is the first: a run that is looked at keeps its inputs.
 
-        Only the first, as its inputs have to be kept. On a thread of its own: no callback is to wait for it.
+        The watch has a thread of its own, so that no callback waits for it.
         """
         first, self._first_run = self._first_run, False
         if self._done or first is False:
@@ -190,7 +190,7 @@ class RangeWatch:
         broken = [name for name, array in zip(names, results, strict=True) if not _is_finite(array)]
         first, self._first_run = self._first_run, False
         if broken or first or (first is None and _is_small_and_float(self._source)):
-            # Where the first run went wrong nowhere, a later one still may.
+            # A later run may overflow where the first did not.
             self._done = self._tell(feeds, broken) or bool(broken)
 
     def _tell(self, feeds: Mapping[str, npt.ArrayLike], broken: Sequence[str]) -> bool:
@@ -208,7 +208,7 @@ class RangeWatch:
 
 
 def _is_small_and_float(source: ModelSource) -> bool:
-    """Whether looking into a run of a model costs little, and is of use: quantized values have ranges."""
+    """Whether checking a run of a model costs little and is of use: quantized values cannot overflow."""
     if isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > SMALL_BYTES:
         return False
     proto, _, _ = open_model(source)

@@ -1,7 +1,7 @@
 """Adapters that a run names: ``qnn.lora_config``, by ONNX Runtime's name.
 
 The entry is the path of a text file. Each line has the name of a graph and the path of a binary section, with a
-semicolon between them. What was applied stays until a later run names another, as in the QNN provider.
+semicolon between them. An adapter stays until a later run names another, as in the QNN provider.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def apply_adapters(run_options: Any, graphs: Sequence[Graph | None]) -> None:
     by_name = {graph.name: graph for graph in graphs if graph is not None}
     if not by_name:
         raise InvalidArgument(
-            f"{LORA_CONFIG} names adapters, and the session has no graph on the HTP to take them"
+            f"{LORA_CONFIG} names adapters, but the session has no graph on the HTP that could take them"
         )
     for name, section in _sections(Path(path), list(by_name)):
         by_name[name].context.apply_binary_section(name, section)

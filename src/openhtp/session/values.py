@@ -37,8 +37,8 @@ CPU, NPU = "cpu", "npu"
 class OrtValue:
     """A tensor. ``device_name()`` is ``npu`` once it lies in memory that a session's device shares.
 
-    A value that was made from an array of the caller's stays on it. Any other moves to the device's memory when it
-    is first bound to a session, unless somebody has looked at where it lies before.
+    A value that was made from the caller's array stays there. Any other value moves to the device's memory when it
+    is first bound to a session, unless the caller has asked for its address before.
     """
 
     def __init__(self, array: Array, *, movable: bool = False) -> None:
@@ -153,14 +153,14 @@ def plain_arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def move_to(value: OrtValue, context: Context | None) -> None:
-    """Have a value lie in memory registered with a context, if it may move and is not there already."""
+    """Move a value into memory registered with a context, if it may move and is not there already."""
     if context is None or not value._movable or not value._array.nbytes:
         return
     mem = context.register_memory(value._array.nbytes)
     array = mem.array("value", shape=value._array.shape, dtype=value._array.dtype)
     np.copyto(array, value._array)
     value._array, value._mem, value._movable = array, mem, False
-    # Not here and now, which is wherever the garbage collector happened to run.
+    # Not here and now: the garbage collector may run on any thread.
     weakref.finalize(value, tidying.post, (_take_back, (mem,))).atexit = False
 
 
@@ -180,7 +180,7 @@ def array_at(address: int, shape: Sequence[int], element_type: Any, name: str) -
 
 
 def check_device(device_type: object, device_id: object) -> str:
-    """A device that a value can lie on."""
+    """Refuse a device that a value cannot lie on."""
     name = device_type.lower() if isinstance(device_type, str) else device_type
     if name not in (CPU, NPU):
         raise InvalidArgument(f"device_type is {shown(device_type)}; expected 'cpu' or 'npu'")
@@ -264,10 +264,10 @@ class IOBinding:
         self._bind_output(name, _checked_value(name, ortvalue))
 
     def synchronize_inputs(self) -> None:
-        """Nothing is to be waited for: what was written is seen by the next run."""
+        """Do nothing: the next run sees what was written."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing is to be waited for: a run has returned when its outputs are there."""
+        """Do nothing: a run returns when its outputs are there."""
 
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the last run, in the order in which they were bound."""
@@ -319,7 +319,7 @@ def feeds_of(binding: IOBinding) -> dict[str, Array]:
 
 
 def targets_of(binding: IOBinding, executable: Executable) -> dict[str, Array]:
-    """Where outputs go. Those without a value get one, if there is memory for it that the device writes itself."""
+    """Where outputs go. An output without a value gets one if the device can write its memory itself."""
     for name, value in binding._outputs.items():
         if value is None:
             binding._outputs[name] = executable.room_for(name)

@@ -1,4 +1,4 @@
-"""Backend and device of the vendor's library: which chip it is, and the questions one can ask it."""
+"""Backend and device of the vendor's library: which chip it simulates, and what it can answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LibraryBackend(Owner):
     def __init__(
         self, library: VendorLibrary, *, log_level: LogLevel = LogLevel.WARN, soc: int | str | None = None
     ) -> None:
-        """Start the library; ``soc`` makes the simulator that SoC, for the whole process, once and first."""
+        """Start the library. ``soc`` makes the simulator that SoC for the whole process; it must come first."""
         self.library = library
         if soc is not None:
             library.set_soc(parse_soc(soc))

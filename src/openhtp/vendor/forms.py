@@ -27,7 +27,7 @@ from openhtp.program.qnn_program import QnnProgram
 
 log = logging.getLogger(__name__)
 
-# Options of a graph that the library is told of, or that are not about how it computes.
+# Options of a graph that are handed on to the library, or that do not change how it computes.
 _HANDED_ON = {
     "priority",
     "vtcm_bytes",
@@ -131,7 +131,7 @@ def dense_tensor(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctype
 
 
 def _finite(value: Any) -> Any:
-    """An open end, as of a clamp, is the largest number that there is."""
+    """The number itself; an infinite bound, as of a clamp, becomes the largest number of the type."""
     if isinstance(value, float) and math.isinf(value):
         return math.copysign(float(np.finfo(np.float32).max), value)
     return value

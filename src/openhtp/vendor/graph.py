@@ -93,7 +93,7 @@ class LibraryGraph(Owner):
         tensor = dense_tensor(spec, data, keep)
         where = f"tensor {spec} in graph {self.name!r}"
         self.library.call("tensorCreateGraphTensor", handle, ctypes.addressof(tensor), where=where)
-        # The library has its own copy now; ours stays for the nodes that follow, which show it again.
+        # The library has its own copy now. Ours stays for later nodes, which show the tensor again.
         self._keep += keep
         self._tensors[spec.name] = (spec, tensor)
         if spec.kind.is_input or spec.kind.is_output:
@@ -104,7 +104,7 @@ class LibraryGraph(Owner):
         """Add an operation on tensors that were created before; ``params`` gives forms and types.
 
         The library adds nodes that it cannot do, and then fails, crashes or computes nonsense. So its validator
-        is asked first, unless ``validate`` is false: it also refuses some that would work.
+        is asked first, unless ``validate`` is false: the validator also refuses some nodes that would work.
         """
         handle = self._unfinished("add a node")
         keep: list[Any] = []

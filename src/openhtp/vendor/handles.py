@@ -1,4 +1,4 @@
-"""Lifetimes: the library frees children with their parent without a word; here a child knows it is gone."""
+"""Lifetimes: the library frees children with their parent silently; here a child knows that it is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find, check and load ``libQnnHtp``; call it with every failure turned into an exception, and hear its log."""
+"""Find, check and load ``libQnnHtp``, turn each failure of a call into an exception, and collect its log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv
 
 logger = logging.getLogger("openhtp.vendor.qnn")
 
-# Lower than the library says: it logs warnings and even errors for calls that succeed, a dozen for each
+# Lower than the library's own levels: it logs warnings and even errors for calls that succeed, a dozen for each
 # finalize. The lines that explain a failure are in the exception.
 _LEVELS: dict[int, int] = {LogLevel.ERROR: logging.INFO}
 # The library puts its own level in front of the text.
@@ -164,7 +164,7 @@ def load(path: str | os.PathLike[str] | None = None) -> VendorLibrary:
 
 
 def check_file(path: Path) -> None:
-    """Say clearly what is wrong with a file that the dynamic loader would refuse in riddles."""
+    """Say clearly what is wrong with a file; the dynamic loader would only hint at it."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
@@ -231,7 +231,7 @@ def version_of(version: Any) -> Version:
     return version.major, version.minor, version.patch
 
 
-# Libraries call them while their log handles are open, and nobody has to free those before the process ends.
+# Libraries call them while their log handles are open, which may be until the process ends.
 _heard: set[LogSink] = set()
 
 
