@@ -1,4 +1,4 @@
-"""Backends, properties and the operations that there are."""
+"""Backends, their properties, and the list of operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BackendHeld(HandleEntry):
     def __init__(self) -> None:
         super().__init__()
         self.backend = ClientBackend()
-        # What was made with it on devices, which are no backend's.
+        # What was made with it on devices that belong to no backend.
         self.contexts: set[Any] = set()
 
 
@@ -49,7 +49,7 @@ def property_has_capability(key: int) -> int:
 
 @answers("backendCreate")
 def backend_create(log: int, config: int, out: int) -> None:
-    """Make a backend; its configuration has nothing that would matter here."""
+    """Make a backend; no option of its configuration has an effect here."""
     handles.require_place(out, "backend")
     _take_options(config)
     handles.give(out, BackendHeld())
@@ -63,7 +63,7 @@ def backend_set_config(backend: int, config: int) -> None:
 
 
 def _take_options(config: int) -> None:
-    """Warn of options that do nothing; one that does not exist is refused."""
+    """Warn of options without effect; refuse options that do not exist."""
     for place in memory.pointers(config, "the backend's configuration"):
         number = memory.structure(struct("Config"), place, "the backend's configuration").option
         if number not in _OPTIONS:
@@ -84,7 +84,7 @@ def backend_get_api_version(out: int) -> None:
 
 @answers("backendGetBuildId")
 def backend_get_build_id(out: int) -> None:
-    """The build, as text that stays."""
+    """The build, as text that stays valid."""
     handles.require_place(out, "build id")
     memory.write_number(out, ctypes.addressof(_build_text))
 
@@ -115,7 +115,7 @@ def backend_get_supported_operations(backend: int, count: int, out: int) -> None
 
 @answers("backendValidateOpConfig")
 def backend_validate_op_config(backend: int, config: int) -> None:
-    """Whether an operation with these tensors can be done, by the device that was made last."""
+    """Whether the device that was made last can do an operation with these tensors."""
     from openhtp.capi.device import present_arch
 
     handles.find(BackendHeld, backend)
@@ -135,14 +135,14 @@ def backend_validate_op_config(backend: int, config: int) -> None:
 
 @answers("backendGetProperty")
 def backend_get_property(backend: int, properties: int) -> int:
-    """There are no properties of a backend that could be asked for."""
+    """Refuse: a backend has no properties."""
     handles.find(BackendHeld, backend)
     return st.QNN_BACKEND_ERROR_NOT_SUPPORTED.code
 
 
 @answers("backendFree")
 def backend_free(backend: int) -> None:
-    """Free it and all that was made with it."""
+    """Free a backend and everything that was made with it."""
     from openhtp.capi.device import DeviceHeld
 
     held = handles.find(BackendHeld, backend)
@@ -157,7 +157,7 @@ def backend_free(backend: int) -> None:
 
 @answers("globalConfigSet")
 def global_config_set(config: int) -> None:
-    """Which chip devices are that are not told; only before anything else was done."""
+    """Choose the chip of devices that name none; only before any other call."""
     from openhtp.capi import device
 
     for address in memory.pointers(config, "the configuration"):

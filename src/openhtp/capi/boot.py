@@ -43,12 +43,12 @@ _REFUSED = frozenset(
     {"backendRegisterOpPackage", "backendValidateOpConfig", "contextCreate", "deviceCreate", "graphCreate"}
 )
 _in_use: list[Path] = []
-# Held for as long as the process lives: the stub borrows them.
+# Kept until the process ends: the stub borrows them.
 _borrowed: list[object] = []
 
 
 def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer]:
-    """The answers by number; what is given are functions of the stub's, by address."""
+    """The answers by number; the arguments are addresses of functions of the stub."""
     natives.append(NativeCalls(say, shut, power, delivery))
     library = library_at(say)
     saves = library.name == SAVER_NAME
@@ -63,7 +63,7 @@ def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer
 
 
 def held_to_one(library: Path, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The same answer for an entry of this copy, unless another one is in use by then."""
+    """The answer of an entry of this copy, refused while another copy is in use."""
     if name not in _BEGINS | _REFUSED:
         return answer
     mine = _set_of(library)
@@ -83,6 +83,6 @@ def held_to_one(library: Path, name: str, answer: Callable[..., Any]) -> Callabl
 
 
 def _set_of(library: Path) -> Path:
-    """The folder of a set, or a library of another name by itself: renamed ones are copies, too."""
+    """The folder of a set of libraries; a renamed library is a set of its own."""
     path = library.resolve()
     return path.parent if path.name in _NAMES else path

@@ -58,7 +58,7 @@ def _quantized_add() -> onnx.ModelProto:
 
 
 def provider_session(model: bytes | str, library: str, options: Mapping[str, str] | None = None) -> Any:
-    """A session of ONNX Runtime's QNN provider on a library; fails where that would leave work to the CPU."""
+    """A session of ONNX Runtime's QNN provider on a library; fails if any node would run on the CPU."""
     try:
         import onnxruntime_qnn
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Which chip a client's configuration of a device means. A SoC counts before an architecture, in any order."""
+"""Which chip a client's configuration of a device means. A SoC wins over an architecture, in any order."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MOST_DEVICES = 64
 
 @dataclass(slots=True)
 class ChipWish:
-    """What a configuration says. A model and an architecture are 0, and VTCM is, where it says nothing of them."""
+    """What a configuration says. A field is 0 if the configuration does not mention it."""
 
     soc_model: int = 0
     arch: int = 0
     vtcm_mb: int = 0
 
     def chip(self, chosen: str) -> str:
-        """The chip that is meant, empty for none; ``chosen`` is the one that devices are which are not told."""
+        """The name of the chip, empty if the configuration names none; ``chosen`` is the chip of such devices."""
         if self.soc_model in _models():
             return find_soc(self.soc_model).name
         if not self.arch and not self.soc_model:
@@ -59,7 +59,7 @@ class ChipWish:
 
 
 def read_wish(address: int) -> ChipWish:
-    """What a device's configuration list says, each thing by its strongest word."""
+    """Read a device's configuration list; of several entries for one setting the strongest counts."""
     by_option, by_platform = ChipWish(), ChipWish()
     for place in memory.pointers(address, "the device's configuration"):
         given = memory.structure(struct("Config"), place, "the device's configuration")
@@ -101,12 +101,12 @@ def _note_custom(address: int, wish: ChipWish) -> None:
 
 
 def _is_old(address: int) -> bool:
-    """Whether the body of a custom configuration certainly follows its option at once, not aligned."""
+    """Whether the body of a custom configuration certainly follows its option without alignment."""
     return bool(address % 8) or identity.htp_api() < _FIRST_ALIGNED
 
 
 def _model(address: int, at_4: int, at_8: int) -> int:
-    """A model of either layout; nothing in it says which, but mostly only one of them makes sense."""
+    """The model, read in either layout. Nothing says which layout it is, but mostly only one makes sense."""
     known = _models()
     if _is_old(address) or (at_8 not in known and at_4 in known):
         model = at_4

@@ -1,6 +1,6 @@
 """Backends of clients in C: their functions are called without the interpreter's lock (``native/delivery.h``).
 
-A client whose thread and whose notifications both needed that lock would pass it to and fro for every execution.
+If a client's thread and its notifications both needed that lock, they would hand it over twice in every execution.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NICENESS_OF_CALLER = 99
 
 
 class ClientFunction:
-    """A function of a client's that hears of the end of an execution, and what it is given."""
+    """A client's function that is notified of the end of an execution, and its argument."""
 
     __slots__ = ("address", "param")
 
@@ -34,7 +34,7 @@ class ClientFunction:
         self.param = param
 
     def __call__(self, _: object, status: int) -> None:
-        """From Python, where something else has to be done there first."""
+        """Call the function from Python, for ends at which Python has work to do first."""
         _called(self.address)(self.param, status)
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class NativeDelivery:
 
 
 class ClientNotifier(Notifier):
-    """One whose thread is outside the interpreter, but for what has to be done in Python."""
+    """A notifier whose thread is outside the interpreter except for what has to be done in Python."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class ClientNotifier(Notifier):
         return self._delivery.returned()
 
     def await_return(self, number: int, places: Places) -> int:
-        """Have places look again when this one has returned; the number of the last one that has."""
+        """Have places look again when this function has returned; the number of the last that has."""
         self._awaiting.add(places)
         last: int = self._delivery.await_returns(number)
         return last
 
     def tell(self, function: Callable[..., object], status: int, after: Callable[[], object]) -> None:
-        """Run a function soon, as urgently as this thread is; a client's at once by its number."""
+        """Run a function soon, with the urgency of this thread; a client's function is queued in C."""
         if type(function) is ClientFunction and type(after) is Told:
             self._put_notice(function, status, _NICENESS_OF_CALLER, after)
             if self._thread is None:
@@ -140,7 +140,7 @@ class ClientNotifier(Notifier):
             places.look_again()
 
     def _is_empty(self) -> bool:
-        # Those that have not returned are awaited: the thread comes back then, and may end.
+        # Functions that have not returned are awaited: then the thread comes back, and may end.
         return super()._is_empty() and self._delivery.await_returns(self._last_number) >= self._last_number
 
     def _drop(self) -> int:

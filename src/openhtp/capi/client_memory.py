@@ -15,12 +15,15 @@ _MOST_BYTES = 1 << 40
 
 
 class ClientMemory:
-    """A source of bytes. Each piece is a copy: a client that changes its memory meanwhile changes nothing here."""
+    """A source of bytes.
+
+    Each piece is a copy, so a client that changes its memory meanwhile changes nothing here.
+    """
 
     __slots__ = ("_address", "_what", "nbytes")
 
     def __init__(self, address: int, nbytes: int, what: str) -> None:
-        """Refuses what does not begin and end in this process's memory."""
+        """Refuse memory that does not begin and end in this process."""
         check_extent(address, nbytes, what)
         self._address = address
         self._what = what
@@ -34,9 +37,9 @@ class ClientMemory:
 class ClientBinary:
     """A binary that a context is made of.
 
-    One that the client keeps, and that is a mapped file, is read from the file whenever it is needed: nothing of
-    it stays here, and what the client gives back to the system of its mapping stays given back. Any other is
-    copied, once, by the kernel, to where the device uses it.
+    A mapped file that the client keeps is read from the file whenever it is needed: no copy stays here, and pages
+    that the client gives back to the system stay given back. The kernel copies any other binary once, to where the
+    device uses it.
     """
 
     def __init__(self, address: int, nbytes: int, *, is_kept: bool) -> None:
@@ -47,7 +50,7 @@ class ClientBinary:
         self.source: BinarySource | None = None
 
     def take(self) -> None:
-        """Copy it now if it has to be copied: what is made of it is made after the call."""
+        """Copy the binary now if it has to be copied: the context is made after the call has returned."""
         self.lent_source(go_on)
 
     def lent_source(self, check: Check) -> BinarySource:
@@ -60,7 +63,7 @@ class ClientBinary:
 
     def _copy(self, check: Check) -> FileSource:
         def piece(begin: int, end: int) -> memoryview:
-            # Never looked at here, only handed to the kernel, which tells of an address that is wrong.
+            # Only the kernel reads this memory; it reports an address that is wrong.
             return memoryview((ctypes.c_char * (end - begin)).from_address(self._address + begin)).cast("B")
 
         try:

@@ -50,7 +50,7 @@ _WIDE = (
     (True, HtpContextOption.FILE_READ_MEMORY_BUDGET, "context"),
     (True, HtpGraphOption.NUM_HVX_THREADS, "graph"),
 )
-# What says "as you like". Half precision is what an HTP has, so it is the chip's choice, too.
+# Values that mean "as you like". An HTP computes in half precision, so asking for that is one of them.
 _LEFT_OPEN = {
     ("graph", "vtcm_mb"): 0,
     ("graph", "vtcm_bytes"): 0,
@@ -75,10 +75,10 @@ def _rows(owner: str) -> Mapping[tuple[bool, int, int | None], Option]:
 def read(
     table: Table, address: int, origin: ContextOrigin | None = None, *, soc: SocSpec | None = None
 ) -> dict[str, Any]:
-    """The options of a list; those that leave it open are left out.
+    """The options of a list, without those that leave the choice open.
 
-    What says nothing about a context of this ``origin`` is left out with a warning: clients give one list to all.
-    What is beyond a graph's chip, if that is given, is cut to what it has.
+    Options that do not apply to a context of this ``origin`` are left out with a warning: clients give one list to
+    all contexts. If a graph's chip is given, values beyond it are cut to what it has.
     """
     found: dict[str, Any] = {}
     for row, value in _entries(table, address):
@@ -92,7 +92,7 @@ def read(
 
 
 def read_changes(table: Table, address: int) -> dict[str, Any]:
-    """The options of a list for something that exists already; one that is fixed by then is refused."""
+    """The options of a list for an object that exists already; options that are fixed by then are refused."""
     found: dict[str, Any] = {}
     for row, value in _entries(table, address):
         if row.changes is Changeable.NEVER:
@@ -105,7 +105,7 @@ def read_changes(table: Table, address: int) -> dict[str, Any]:
 
 
 def read_graph_changes(address: int, *, finalized: bool) -> dict[str, Any]:
-    """The options of a list for a graph that exists, also those that are set to what they are by default."""
+    """The options of a list for a graph that exists, including those set to their default."""
     return {
         row.name: row.default if value == _LEFT_OPEN.get((GRAPH.owner, row.name)) else value
         for row, value in _entries(GRAPH, address, finalized=finalized)
@@ -113,7 +113,7 @@ def read_graph_changes(address: int, *, finalized: bool) -> dict[str, Any]:
 
 
 def _entries(table: Table, address: int, *, finalized: bool = False) -> Iterator[tuple[Option, Any]]:
-    """Rows of a list and their values. What has no row is refused, or does nothing and is warned of.
+    """Rows of a list and their values. An option without a row is refused, or has no effect and causes a warning.
 
     ``finalized``: the list is for a graph that is finalized.
     """
@@ -127,8 +127,8 @@ def _entries(table: Table, address: int, *, finalized: bool = False) -> Iterator
             )
             htp, option, body = True, custom.option, custom.of
         if finalized and htp and option == Optimization.SLC_ALLOCATOR:
-            # The documented way to turn it off has the kind where the option belongs, and no kind. Taken for the
-            # option of that number, it would be about finalizing, which is over.
+            # The documented way to turn the option off puts the kind in the option's place and leaves the kind
+            # out. Read as the option of that number, it would be about finalizing, which is over.
             yield _rows(owner)[_SLC], bool(body.optimization.value)
             continue
         optimizes = owner == "graph" and htp and option == HtpGraphOption.OPTIMIZATION
@@ -167,7 +167,7 @@ def _value(row: Option, owner: str, body: Any) -> Any:
 
 
 def _word(kind: Any, row: Option, owner: str, number: int) -> Any:
-    """Where C has a number for what is a word in Python."""
+    """The word of Python for a number of C."""
     if isinstance(kind, Level):
         return number
     words: Mapping[int, Any] | None = None
@@ -190,9 +190,9 @@ def _context(handle: int) -> Any:
 
 
 def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
-    """A graph's options as the chip can have them.
+    """A graph's options, cut to what the chip has.
 
-    Of a chip of which the client has only some VTCM, a graph has no more than that.
+    If the client has only a part of the chip's VTCM, a graph gets no more than that part.
     """
     level = GRAPH.option("optimization_level").kind
     assert isinstance(level, Whole)
@@ -217,7 +217,7 @@ def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class OptionPlace:
-    """Where an option stands: whose list, whether in the HTP's part of it, its number, and its kind if any."""
+    """The place of an option: whose list, whether in the HTP's part of it, its number, and its kind if any."""
 
     owner: str
     htp: bool
@@ -237,7 +237,7 @@ def _htp_graph(option: HtpGraphOption, kind: int | None = None) -> OptionPlace:
     return OptionPlace("graph", htp=True, number=option, kind=kind)
 
 
-# Taken by the vendor's library, too, and here without any effect on results, times or memory.
+# Options that the vendor's library takes, too. Here they have no effect on results, times or memory.
 _IDLE = {
     _context_option(ContextOption.ERROR_REPORTING): "QNN_CONTEXT_CONFIG_OPTION_ERROR_REPORTING",
     _graph(GraphOption.BINARY_SECTION_WEIGHTS_UPDATES): (
@@ -278,7 +278,7 @@ _LAST: dict[str, int] = {"context": max(HtpContextOption), "graph": max(HtpGraph
 
 
 def take_or_refuse(place: OptionPlace) -> None:
-    """Warn of an option that does nothing; raises what a client is told of any other."""
+    """Warn of an option without effect; refuse any other."""
     if place in _IDLE:
         warn_of_no_effect(_IDLE[place])
     elif place in _UNSUPPORTED:
@@ -294,10 +294,10 @@ def take_or_refuse(place: OptionPlace) -> None:
 
 
 def warn_of_no_effect(name: str, why: str = "here") -> None:
-    """Say that an option was taken and does nothing."""
+    """Warn that an option is accepted without effect."""
     log.warning("%s is taken, and has no effect %s", name, why)
 
 
 def unsupported(message: str) -> QnnError:
-    """For what exists in the interface and is not offered, by the vendor's library either."""
+    """The error for a part of the interface that neither this library nor the vendor's offers."""
     return QnnError(message, st.QNN_COMMON_ERROR_NOT_SUPPORTED)

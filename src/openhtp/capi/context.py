@@ -42,7 +42,7 @@ _ANSWERS: dict[int, Callable[[ContextNeeds], int]] = {
 
 
 class Increments:
-    """A binary in pieces, for clients without room for all of it: the next one, and those not given back."""
+    """A binary in pieces, for clients without room for all of it: the next piece, and those not given back."""
 
     def __init__(self, blob: bytes) -> None:
         self._blob = blob
@@ -51,7 +51,10 @@ class Increments:
         self._out: dict[int, int] = {}
 
     def take(self) -> tuple[int, int, int]:
-        """Address, offset and size of the next piece; of size 0 at the end, after which it begins anew."""
+        """Address, offset and size of the next piece.
+
+        The size is 0 at the end, after which the pieces begin anew.
+        """
         offset = self._next
         size = min(_PIECE_BYTES, len(self._blob) - offset)
         if not size:
@@ -62,7 +65,7 @@ class Increments:
         return self._out[offset], offset, size
 
     def give_back(self, address: int, offset: int) -> None:
-        """A piece is no longer looked at."""
+        """Take back a piece that the client no longer reads."""
         if self._out.get(offset) != address:
             raise InvalidArgument(
                 f"{address:#x} is no piece from byte {offset} that was given out, or was released",
@@ -89,7 +92,7 @@ class ContextHeld(HandleEntry):
         self.device = device
         self.context = context
         self.options = options
-        # What it was made of, or saved as, as long as nothing of it was changed since.
+        # The binary that it was made from or saved as, until something in it changes.
         self.binary: bytes | BinarySource | None = None
         # The binary's pieces, for a client that takes it in pieces.
         self.increments: Increments | None = None
@@ -99,17 +102,20 @@ class ContextHeld(HandleEntry):
         backend.contexts.add(self)
 
     def saved(self) -> bytes:
-        """The context as bytes; the same until a graph is added. What it was made of is not kept as bytes."""
+        """The context as bytes, the same until a graph is added.
+
+        The binary it was made from is not kept as bytes.
+        """
         if self.binary is None:
             self.binary = self.context.get_binary()
         return self.binary if isinstance(self.binary, bytes) else bytes(self.binary.read(0, self.binary.nbytes))
 
     def saved_bytes(self) -> int:
-        """How many bytes that is."""
+        """The number of bytes of the saved context."""
         return self.binary.nbytes if isinstance(self.binary, BinarySource) else len(self.saved())
 
     def opened(self) -> ContextBinary:
-        """The same, to be looked at without a copy of it all."""
+        """The saved context, opened without a copy of all of it."""
         return open_binary(self.binary) if isinstance(self.binary, BinarySource) else read_binary(self.saved())
 
     def free(self, profile: Profile | None = None) -> None:
@@ -121,7 +127,7 @@ class ContextHeld(HandleEntry):
 
 
 def parents(backend: int, device: int) -> tuple[BackendHeld, DeviceHeld]:
-    """The backend, and the device that is meant; the backend's own for none."""
+    """The backend, and the named device; the backend's own if none is named."""
     held = handles.find(BackendHeld, backend)
     return held, handles.find(DeviceHeld, device) if device else default_device(held)
 
@@ -138,7 +144,7 @@ def context_create(backend: int, device: int, config: int, out: int) -> None:
 
 @answers("contextSetConfig")
 def context_set_config(context: int, config: int) -> None:
-    """The priority, and whether its end tells the device's memory; nothing else can be changed later."""
+    """Change the priority, or whether the end reports the device's memory; nothing else can be changed later."""
     held = handles.find(ContextHeld, context)
     options = configs.read_changes(CONTEXT, config)
     held.context.set_config(**options)
@@ -185,7 +191,7 @@ def create_from_binary(
     signal: int = 0,
     callback: DmaBufferCallback | None = None,
 ) -> ContextHeld:
-    """A context with the graphs of a binary; without a handle so far."""
+    """A context with the graphs of a binary; it has no handle yet."""
     of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, ContextOrigin.BINARY)
     given = ClientBinary(binary, size, is_kept=is_kept(options))
@@ -200,7 +206,7 @@ def create_from_binary(
             **options,
         )
 
-    # The signal counts from here on: also while the device is made, which may be the longest part.
+    # The signal counts from here on, so it also covers making the device, which may be the longest part.
     what = "creating a context from a binary"
     made = carrying(None, until, what, OF_CONTEXT, create)
     held = ContextHeld(of, on, made, options)
@@ -233,7 +239,7 @@ def context_create_from_binary_with_signal(
 
 @answers("contextValidateBinary")
 def context_validate_binary(backend: int, device: int, config: int, binary: int, size: int) -> None:
-    """Whether a binary could be restored; in the strict mode, whether it is at its best here, too."""
+    """Whether a binary could be restored and, in the strict mode, would run at its best here."""
     _, on = parents(backend, device)
     chosen = CONTEXT.read(configs.read(CONTEXT, config, ContextOrigin.BINARY))
     found = open_binary(ClientMemory(binary, size, "the binary"))
@@ -260,7 +266,7 @@ def context_free(context: int, profile: int) -> None:
 
 @answers("contextGetProperty")
 def context_get_property(context: int, properties: int) -> None:
-    """Fill in what is asked for, all or nothing. Graphs must be finalized."""
+    """Fill in the properties that are asked for, all or none. Graphs must be finalized."""
     held = handles.find(ContextHeld, context)
     wanted: list[tuple[int, int]] = []
     for place in memory.pointers(properties, "the properties"):
@@ -291,7 +297,7 @@ def _unknown(what: str) -> QnnError:
 
 @answers("contextGetIncrementalBinary")
 def context_get_incremental_binary(context: int, buffer: int, offset: int, size: int) -> None:
-    """The next piece of the saved context; one of no bytes says that there are no more."""
+    """The next piece of the saved context; a piece of no bytes is the end."""
     held = handles.find(ContextHeld, context)
     for place, what in ((buffer, "buffer"), (offset, "start offset"), (size, "written size")):
         handles.require_place(place, what)

@@ -45,7 +45,7 @@ _TELL = ctypes.CFUNCTYPE(
 
 @dataclass(slots=True)
 class _ListedContext:
-    """One context of a list, and whom to tell of it."""
+    """One context of a list, and the function to notify."""
 
     binary: ClientBinary
     options: dict[str, Any]
@@ -69,7 +69,7 @@ def _wanted(place: int, shared: dict[str, Any]) -> _ListedContext:
 def context_create_from_binary_list_async(
     backend: int, device: int, params: int, config: int, signal: int
 ) -> None:
-    """Begin to make a context from each binary; each graph and each context is told of."""
+    """Begin to make a context from each binary; the client is notified of each graph and each context."""
     of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     carried = signal_at(signal)
@@ -121,7 +121,7 @@ def _tell(
 
 
 class _ProviderFunctions:
-    """The two functions of a client, and what it told of the buffers that it provided."""
+    """The two functions of a client, and what the client said about the buffers that it provided."""
 
     def __init__(self, given: Any) -> None:
         self._provide, self._release = _PROVIDE(given.provide), _RELEASE(given.release)

@@ -1,4 +1,4 @@
-"""Devices: which chip, where it computes, and the power votes that stand on each that a handle comes to."""
+"""Devices: which chip, where it computes, and the power votes that stand on it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ waiting: list[StandingVotes] = []
 def place_of_npus() -> dict[str, Any]:
     """Options that say where emulated NPUs live and who shares them.
 
-    By default on a thread of this process, and all clients of the process that name the same chip share one, as on
-    a phone. A device with a name is shared with other processes, and lives in one of its own.
+    By default an NPU lives on a thread of this process, and all clients of the process that name the same chip
+    share it, as on a phone. A device with a name is shared with other processes, and lives in a process of its
+    own.
     """
     name = os.environ.get(NAME_VARIABLE)
     word = _word(TRANSPORT_VARIABLE, ("auto", *TRANSPORTS))
@@ -62,7 +63,7 @@ def place_of_npus() -> dict[str, Any]:
 
 
 def _word(variable: str, words: tuple[str, ...]) -> str:
-    """What an environment variable says; the first of its words if it says nothing."""
+    """The word in an environment variable; the first of the allowed words if it is not set."""
     word = os.environ.get(variable, "") or words[0]
     if word not in words:
         raise InvalidArgument(
@@ -72,7 +73,7 @@ def _word(variable: str, words: tuple[str, ...]) -> str:
 
 
 def set_default_soc(option: int, model: int) -> None:
-    """Every device that is not told otherwise is this chip; must come first of all."""
+    """Choose the chip of devices that name none; must come before any other call."""
     if option != GlobalOption.SOC_MODEL:
         raise InvalidArgument(f"global option {option} is unknown; expected {int(GlobalOption.SOC_MODEL)}")
     if handles.of_kind(BackendHeld):
@@ -81,7 +82,7 @@ def set_default_soc(option: int, model: int) -> None:
 
 
 class StandingVotes:
-    """What was voted under one number. Devices come and go, and the votes stand on each that it means."""
+    """The votes under one number. Devices come and go, and the votes stand on each of them."""
 
     def __init__(self, core: int) -> None:
         self._core = core
@@ -89,14 +90,14 @@ class StandingVotes:
         self._configs: list[PowerConfig] = []
 
     def stand_on(self, device: Device) -> None:
-        """Vote on one more device what was voted so far; those that are gone are forgotten."""
+        """Repeat the votes so far on one more device; devices that are gone are forgotten."""
         config = device.create_power_config(self._core)
         if self._standing:
             config.set(**self._standing)
         self._configs = [*(one for one in self._configs if one.alive), config]
 
     def change(self, given: dict[str, Any]) -> None:
-        """Vote, on all devices or, if it is refused, on none."""
+        """Vote on all devices or, if one refuses, on none."""
         for config in self._configs:
             if config.alive or config is self._configs[-1]:  # if all are lost, the last one says so
                 config.set(**given)
@@ -115,14 +116,14 @@ class StandingVotes:
 
 
 class DeviceHeld(HandleEntry):
-    """A client's way to an NPU, made when something first needs it."""
+    """A client's device, made when something first needs it."""
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
     def __init__(self, soc: str = "", backend: BackendHeld | None = None, vtcm_mb: int = 0) -> None:
-        """``backend`` is given where the device goes with it; a client's own devices are no backend's.
+        """``backend`` is given if the device ends with it; a client's own devices belong to no backend.
 
-        ``vtcm_mb`` is how much VTCM the client wants of it, 0 for all.
+        ``vtcm_mb`` is how much of its VTCM the client wants, 0 for all.
         """
         super().__init__(backend)
         self._backend = ClientBackend()
@@ -150,9 +151,9 @@ class DeviceHeld(HandleEntry):
             return self._made
 
     def device_unless(self, stop: Stop | None) -> Device:
-        """The same for a call that a signal may end before there is a device, which is made all the same then.
+        """The device, for a call that a signal may end before there is one; the device is made all the same.
 
-        The first one of a process imports all that computes, and nothing ends that early.
+        The first device of a process imports all that computes, and nothing ends that early.
         """
         if stop is None or self._made is not None:
             return self.device()
@@ -164,7 +165,7 @@ class DeviceHeld(HandleEntry):
             pass
 
     def _take_waiting_votes(self, made: Device) -> None:
-        """Nobody's context fails for what was voted when the chip was not known yet."""
+        """Apply votes that were made before the chip was known; a vote that fails does not fail the context."""
         while waiting:
             try:
                 waiting.pop(0).stand_on(made)
@@ -172,14 +173,14 @@ class DeviceHeld(HandleEntry):
                 log.error("votes that were made before there was a device do not stand on %s: %s", self.soc, error)
 
     def free(self) -> None:
-        """Let go of what was made."""
+        """Free what was made."""
         self.is_freed = True
         self._backend.free()
 
 
 @atexit.register
 def _finish_making() -> None:
-    """A program that ends must not take libraries away that are just being loaded."""
+    """Wait at the end of the program for devices in the making: their libraries are just being loaded."""
     for held in handles.of_kind(DeviceHeld):
         held.await_device()
 
@@ -194,7 +195,7 @@ def _with_vtcm(soc: SocSpec, vtcm_mb: int) -> SocSpec:
 
 
 def default_device(backend: BackendHeld) -> DeviceHeld:
-    """For a context that is given none."""
+    """The device of a context that names none."""
     for child in backend.children.values():
         if isinstance(child, DeviceHeld):
             return child
@@ -204,7 +205,7 @@ def default_device(backend: BackendHeld) -> DeviceHeld:
 
 
 def chosen_soc() -> str:
-    """The chip of devices that are not told."""
+    """The chip of devices that name none."""
     return _named_soc() or _FIRST_SOC
 
 
@@ -214,7 +215,7 @@ def _named_soc() -> str:
 
 
 def present_arch() -> int:
-    """The architecture of the device that was made last, which validations are about: they name none."""
+    """The architecture of the device that was made last: validations name no device and go by this one."""
     devices = handles.of_kind(DeviceHeld)
     return find_soc(devices[-1].soc if devices else chosen_soc()).arch
 
@@ -230,13 +231,13 @@ def device_create(log: int, config: int, out: int) -> None:
 
 @answers("deviceSetConfig")
 def device_set_config(device: int, config: int) -> None:
-    """What a device is cannot be changed; naming it again changes nothing."""
+    """Refuse to change the chip of a device; naming the same chip again is accepted."""
     held = handles.find(DeviceHeld, device)
     if read_wish(config).chip(held.soc) not in ("", held.soc):
         raise WrongState("a device stays the chip that it was created as", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
 
 
-# Where the vendor's library tells of it.
+# Where the vendor's library reports it.
 _SIGNED_PD = frozenset({"SC8380XP"})
 
 
@@ -267,7 +268,7 @@ _platforms: dict[int, HandleEntry] = {}
 
 @answers("deviceGetPlatformInfo")
 def device_get_platform_info(log: int, out: int) -> None:
-    """What devices there are, to be given back by the client."""
+    """The description of all devices, which the client gives back."""
     handles.require_place(out, "platform")
     owner = HandleEntry()
     address = _platform(owner, find_soc(chosen_soc()))
@@ -277,7 +278,7 @@ def device_get_platform_info(log: int, out: int) -> None:
 
 @answers("deviceFreePlatformInfo")
 def device_free_platform_info(log: int, info: int) -> None:
-    """Take such a description back."""
+    """Take a platform description back."""
     if _platforms.pop(info, None) is None:
         raise InvalidArgument(f"{info:#x} is no platform description of this library, or was freed")
 
@@ -292,7 +293,7 @@ def device_get_info(device: int, out: int) -> None:
 
 @answers("deviceFree")
 def device_free(device: int) -> None:
-    """Let it go; refused while contexts are on it."""
+    """Free a device; refused while contexts are on it."""
     held = handles.find(DeviceHeld, device)
     if held.contexts:
         raise WrongState(

@@ -1,7 +1,7 @@
-"""Which Python function answers which entry of the C interface, and how what it raises becomes a code.
+"""Which Python function answers which entry of the C interface, and how its errors become codes.
 
-An answer takes the entry's arguments as whole numbers (addresses, handles, numbers; a structure that goes by value
-is the address of it) and returns nothing for success, or a code.
+An answer takes the entry's arguments as whole numbers (addresses, handles, numbers; the address of a structure
+that is passed by value) and returns nothing for success, or a code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNT = 208
 
 _answers: dict[str, Answer] = {}
 
-# What an area calls an argument that is wrong in a way that has no code of its own.
+# The code of each area for a wrong argument that has no code of its own.
 _INVALID: dict[str, Status] = {
     "BACKEND": st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
     "CONTEXT": st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
@@ -58,9 +58,10 @@ def answers(name: str) -> Callable[[Answer], Answer]:
 def table(
     *, noted: bool = False, held: Callable[[str, Answer], Answer] = lambda name, answer: answer
 ) -> list[Answer]:
-    """All answers by number, each of which returns a code and never raises; instruments hear of ``noted`` ones.
+    """All answers by number.
 
-    ``held`` says under which condition an entry of this name is answered.
+    An answer returns a code and never raises; instruments are notified of ``noted`` ones. ``held`` says under
+    which condition an entry of this name is answered.
     """
     found: list[Answer] = [_unknown] * COUNT
     for first, entries in _TABLES:
@@ -71,7 +72,7 @@ def table(
 
 
 def _noted(name: str, answer: Answer) -> Answer:
-    """Instruments are told of every answer."""
+    """An answer of which instruments are notified."""
 
     def call(*arguments: int) -> int:
         status: int = answer(*arguments)
@@ -99,7 +100,7 @@ def _unsupported(name: str) -> Answer:
 
 
 def _guarded(name: str, entry: TableEntry, answer: Answer) -> Answer:
-    """What it raises is said in words and answered as a code."""
+    """An answer whose errors are logged and returned as a code."""
     invalid = _INVALID.get(entry.area, st.QNN_COMMON_ERROR_INVALID_ARGUMENT)
 
     def call(*arguments: int) -> int:
@@ -108,7 +109,7 @@ def _guarded(name: str, entry: TableEntry, answer: Answer) -> Answer:
         except QnnError as error:
             return _code(name, error, invalid)
         except (KeyboardInterrupt, SystemExit):
-            # The host is no Python code that could be left by an exception: it is told at its next instruction.
+            # The host is not Python code that an exception could leave: Python raises it at its next instruction.
             _thread.interrupt_main()
             return st.QNN_COMMON_ERROR_GENERAL.code
         except MemoryError:
@@ -132,10 +133,10 @@ def _code(name: str, error: QnnError, invalid: Status) -> int:
 
 
 def null(what: str) -> InvalidArgument:
-    """For an address that must not be NULL."""
+    """The error about an address that must not be NULL."""
     return InvalidArgument(f"{what} is NULL")
 
 
 def bad_handle(what: str, status: Status, handle: int) -> InvalidHandle:
-    """For a handle that is none, or not of this kind, or freed."""
+    """The error about a handle that is unknown, of another kind, or freed."""
     return InvalidHandle(f"{handle:#x} is no {what} of this library, or was freed", status)

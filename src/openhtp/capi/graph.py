@@ -45,15 +45,16 @@ class GraphHeld(HandleEntry):
         self.graph = graph
         self.tensors: dict[int, Tensor] = {tensor.id: tensor for tensor in graph.tensors.values()}
         self.statics: dict[int, Any] = {}
-        # Names of nodes, and how often each was given again: clients do that, and the vendor's library accepts it.
+        # Names of nodes, and how often each was repeated: clients repeat names, and the vendor's library accepts
+        # that.
         self.names: dict[str, int] = {}
-        # Results of nodes that nothing can compute, by tensor id, and why: an error as soon as one is used.
+        # Results of nodes that cannot be computed, by tensor id, and why. Using one of them is an error.
         self.missing: dict[int, UnsupportedOp] = {}
         # How executions find their arrays: made by the first one.
         self.plan: Any = None
 
     def memory_changed(self) -> None:
-        """Arrays that were found on that memory are looked for again."""
+        """Forget the arrays that lie on that memory."""
         self.plan = None
 
 
@@ -72,7 +73,7 @@ def graph_create(context: int, name: int, config: int, out: int) -> None:
 
 @answers("graphCreateSubgraph")
 def graph_create_subgraph(graph: int, name: int, out: int) -> None:
-    """A graph inside a graph."""
+    """Make a graph inside a graph."""
     held = handles.find(GraphHeld, graph)
     handles.require_place(out, "graph")
     if not name:
@@ -174,13 +175,13 @@ def graph_add_node(graph: int, config: int) -> None:
     except UnsupportedOp as error:
         if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in made):
             raise
-        # As in the vendor's library, which drops what nobody uses before it looks whether it can be computed.
+        # As in the vendor's library, which drops unused nodes before it checks whether they can be computed.
         log.info("%s; it is left out unless its result is used", error.message)
         held.missing.update({tensor.id: error for tensor in made})
 
 
 def _free_name(held: GraphHeld, name: str) -> str:
-    """The client's, or with a number behind it that makes it another's."""
+    """The client's name for a node, with a number behind it if the name was used before."""
     free = name
     while free in held.names:
         held.names[name] += 1
@@ -218,7 +219,7 @@ def carried(profile: int, signal: int) -> tuple[Profile | None, Signal | None]:
 
 @answers("graphFinalize")
 def graph_finalize(graph: int, profile: int, signal: int) -> None:
-    """Compile and load; afterwards it can be executed."""
+    """Compile and load a graph; afterwards it can be executed."""
     held = handles.find(GraphHeld, graph)
     filled, until = carried(profile, signal)
     held.graph.finalize(profile=filled, signal=until)
@@ -229,14 +230,14 @@ def graph_finalize(graph: int, profile: int, signal: int) -> None:
 @answers("graphPrepareExecutionEnvironment")
 @answers("graphReleaseExecutionEnvironment")
 def graph_execution_environment(graph: int, environments: int, count: int) -> int:
-    """Nothing can be prepared ahead of an execution here."""
+    """Refuse: nothing can be prepared ahead of an execution here."""
     handles.find(GraphHeld, graph)
     return st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE.code
 
 
 @answers("graphGetProperty")
 def graph_get_property(graph: int, properties: int) -> int:
-    """There are no properties of a graph that could be asked for."""
+    """Refuse: a graph has no properties."""
     handles.find(GraphHeld, graph)
     return st.QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE.code
 

@@ -10,13 +10,13 @@ from openhtp.capi.entries import bad_handle, null
 from openhtp.core.status import Status
 
 _T = TypeVar("_T", bound="HandleEntry")
-# Looks like an address and is none, so that a client that follows it is found out.
+# A handle looks like an address and is none, so that a client that follows it fails at once.
 _numbers = itertools.count(0x0C70_0000_0010, 0x10)
 _held: dict[int, HandleEntry] = {}
 
 
 class HandleEntry:
-    """What a handle stands for. What belongs to it goes with it."""
+    """What a handle stands for. Handles that belong to it end with it."""
 
     word: str
     invalid: Status
@@ -29,7 +29,7 @@ class HandleEntry:
         self.keep: list[Any] = []
 
     def memory_changed(self) -> None:
-        """Registered memory that it may know by address was given back."""
+        """Forget addresses in registered memory that was given back."""
 
 
 def add(held: HandleEntry) -> int:
@@ -50,12 +50,12 @@ def find(kind: type[_T], handle: int) -> _T:
 
 
 def find_or_none(kind: type[_T], handle: int) -> _T | None:
-    """The same; NULL stands for none."""
+    """What a handle stands for; None for NULL."""
     return find(kind, handle) if handle else None
 
 
 def remove(held: HandleEntry) -> None:
-    """It is gone, and what belonged to it."""
+    """Forget an entry and everything that belongs to it."""
     for child in list(held.children.values()):
         remove(child)
     _held.pop(held.handle, None)

@@ -1,7 +1,7 @@
 """What the library says it is and where it lies. Clients refuse versions that are older than themselves.
 
-A client checks the versions of the SDK that it was built with, so each release of one may ask for more: the
-variables change what is said, without a new release of openhtp.
+A client checks the versions of the SDK that it was built with, so a new release of a client may ask for a higher
+one. The variables change the versions without a new release of openhtp.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HTP_VARIABLE = "OPENHTP_HTP_API"
 SYSTEM_VARIABLE = "OPENHTP_SYSTEM_API"
 BUILD_VARIABLE = "OPENHTP_BUILD_ID"
 
-# Also in the C stub, which tells them before there is a Python: see tools/gen_capi_entries.py.
+# Also in the C stub, which returns them before Python is loaded: see tools/gen_capi_entries.py.
 CORE_API, HTP_API, SYSTEM_API = "2.40.0", "5.51.0", "1.15.0"
 PROVIDER_NAME = "HTP_QTI_AISW"
 SYSTEM_PROVIDER_NAME = "SYSTEM_QTI_AISW"

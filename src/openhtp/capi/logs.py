@@ -1,4 +1,4 @@
-"""What clients are told in words: log handles, and what codes mean."""
+"""Words for clients: log handles, and the meaning of codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogHeld(HandleEntry):
 @answers("systemLogCreate")
 @answers("logCreate")
 def log_create(callback: int, level: int, out: int) -> None:
-    """Hand lines up to a level to a callback; to the error stream without one."""
+    """Hand lines up to a level to a callback or, without one, to the error stream."""
     handles.require_place(out, "log")
     if callback:
         memory.check_code(callback, "the log's callback")
@@ -99,6 +99,6 @@ def error_get_verbose_message(handle: int, out: int) -> None:
 
 @answers("errorFreeVerboseMessage")
 def error_free_verbose_message(message: int) -> None:
-    """Give such a text back."""
+    """Take a verbose message back."""
     if _verbose.pop(message, None) is None:
         raise InvalidArgument(f"{message:#x} is no message of this library, or was freed")

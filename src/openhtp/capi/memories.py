@@ -54,7 +54,7 @@ class MemHeld(HandleEntry):
         return self.area.address + self.offset, self.nbytes
 
     def free(self) -> None:
-        """The tensor's place is given back, and the memory with its last one."""
+        """Give back the tensor's place and, with the last place, the memory."""
         if self.area.users == 1:
             self.area.mem.deregister()
             self.context.areas.pop(self.area.key, None)
@@ -69,7 +69,7 @@ def _bad(message: str) -> InvalidArgument:
 
 
 def _bytes_of(given: Any) -> int:
-    """What a tensor of the described shape takes."""
+    """The bytes of a tensor of the described shape."""
     if given.num_dims > MAX_RANK:
         raise _bad(f"memory for a tensor of rank {given.num_dims}; expected at most {MAX_RANK}")
     dims = (
@@ -119,7 +119,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _whole(context: ContextHeld, fd: int, nbytes: int) -> Area:
-    """Memory that one tensor has for itself. Registered a second time, it is refused."""
+    """Memory for one tensor alone; a second registration is refused."""
     key = _identity(fd)
     area = Area(context.context.register_memory(nbytes, fd=fd), key)
     context.areas[key] = area
@@ -141,7 +141,7 @@ def _shared(context: ContextHeld, fd: int, end: int) -> Area:
 
 
 def _size(fd: int) -> int:
-    """A dma-buf tells its size only when one goes to its end."""
+    """The size of a descriptor; a dma-buf reports it only when one seeks to its end."""
     found = os.fstat(fd).st_size
     if found:
         return found
@@ -173,7 +173,7 @@ def mem_register(context: int, descriptors: int, count: int, out: int) -> None:
 
 @answers("memDeRegister")
 def mem_de_register(mems: int, count: int) -> None:
-    """Take some pieces of memory back, all or none: none if one is in use."""
+    """Take some pieces of memory back; none of them if one is in use."""
     if not 0 < count <= _MOST:
         raise InvalidArgument(f"{count} pieces of memory; expected 1 to {_MOST}")
     given = list(dict.fromkeys(memory.array(ctypes.c_uint64, count, mems, "the memory handles")))

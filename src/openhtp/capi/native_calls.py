@@ -1,4 +1,4 @@
-"""What only C can do: call loggers with a va_list, call clients without the interpreter's lock, shut the stub."""
+"""What only C can do: call loggers with a va_list, call clients without the interpreter's lock, close the stub."""
 
 from __future__ import annotations
 

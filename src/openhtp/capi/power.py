@@ -58,7 +58,7 @@ _configs: dict[int, tuple[DeviceHeld | None, StandingVotes]] = {}
 
 
 def _voted_on() -> DeviceHeld | None:
-    """The device that is meant: numbers of devices say nothing about handles, so it is the last one."""
+    """The device to vote on: a device number says nothing about handles, so it is the device made last."""
     devices = handles.of_kind(DeviceHeld)
     if devices:
         return devices[-1]
@@ -68,7 +68,7 @@ def _voted_on() -> DeviceHeld | None:
 
 @answers("create_id")
 def create_power_config_id(device: int, core: int, out: int) -> None:
-    """A number under which votes are made; before there is a device, they wait for the first one."""
+    """Make a number to vote under; votes before there is a device wait for the first one."""
     handles.require_place(out, "power configuration", 4)
     if device not in (0, _ANY):
         raise InvalidArgument(f"device {device} does not exist; there is one, 0")
@@ -83,7 +83,7 @@ def create_power_config_id(device: int, core: int, out: int) -> None:
 
 
 def _standing(votes: StandingVotes) -> DeviceHeld | None:
-    """Let votes stand on the device that there is now."""
+    """The votes of a number, which now also stand on the present device."""
     held = _voted_on()
     if held is None:
         waiting.append(votes)
@@ -98,7 +98,7 @@ def _of(number: int) -> StandingVotes:
         raise InvalidArgument(f"power configuration {number} does not exist")
     held, votes = found
     if held is not None and held.is_freed and handles.of_kind(DeviceHeld):
-        # It was another client's of this process: numbers of devices do not tell them apart.
+        # The device was another client's of this process: device numbers do not tell clients apart.
         _configs[number] = _standing(votes), votes
     return votes
 
@@ -120,7 +120,7 @@ def set_power_config(number: int, configs: int) -> None:
     if not places:
         raise InvalidArgument("the power configuration is empty")
     for place in places:
-        # Of a length that depends on the option, and may lie at the end of a page.
+        # The length depends on the option, and the entry may lie at the end of a page.
         option = memory.array(ctypes.c_uint32, 1, place, "the power configuration")[0]
         size = _SIZES.get(option, 4)
         body = memory.read(place + 4, size, "the power configuration").ljust(ctypes.sizeof(_BODY), b"\0")
@@ -150,7 +150,7 @@ def _dcvs(body: Any) -> Any:
     try:
         vote = dcvs_of(body)
     except ValueError as error:
-        raise InvalidArgument(f"the DCVS vote names what there is not: {error}") from error
+        raise InvalidArgument(f"the DCVS vote has a corner or mode that does not exist: {error}") from error
     log.log(
         logging.INFO - 5, "DCVS vote: %s", " ".join(f"{_WORDS[name]} {getattr(body, name)} " for name in _CORNERS)
     )
@@ -159,6 +159,6 @@ def _dcvs(body: Any) -> Any:
 
 @answers("set_memory")
 def set_memory_config(device: int, core: int, configs: int) -> None:
-    """How memory grows: accepted, as there is nothing that grows in steps."""
+    """Accept how memory should grow, with a warning: no memory grows in steps here."""
     if memory.pointers(configs, "the memory configuration"):
         warn_of_no_effect("QnnHtpPerfInfrastructure_setMemoryConfig", "here: no memory grows in steps")

@@ -40,14 +40,14 @@ class ProfileHeld(HandleEntry):
         self._numbers: list[int] = []
 
     def configure(self, options: dict[str, Any]) -> None:
-        """Collect otherwise from now on; what was collected is gone."""
+        """Change how events are collected; the events so far are dropped."""
         chosen = {**self._options, **options}
         fresh = self._backend.backend.create_profile(self.profile.level, **chosen)
         self.profile.free()
         self.profile, self._options = fresh, chosen
 
     def events(self) -> tuple[ProfileEvent, ...]:
-        """Those of the last call, from now on known by their numbers."""
+        """The events of the last call, which get their numbers here."""
         events = self.profile.events()
         if events is not self._shown:
             self.forget()
@@ -63,7 +63,7 @@ class ProfileHeld(HandleEntry):
         return ctypes.addressof(listing)
 
     def forget(self) -> None:
-        """The numbers that were given out name nothing any more."""
+        """Forget all numbers of events."""
         for number in self._numbers:
             _events.pop(number, None)
         self._numbers.clear()
@@ -133,7 +133,7 @@ def profile_get_events(profile: int, out: int, count: int) -> None:
 
 @answers("profileGetSubEvents")
 def profile_get_sub_events(event: int, out: int, count: int) -> None:
-    """What an event is made of."""
+    """The events below an event."""
     found, held = _event(event)
     handles.require_place(out, "events")
     handles.require_place(count, "number of events", 4)
@@ -172,7 +172,7 @@ def profile_get_extended_event_data(event: int, out: int) -> None:
 
 @answers("profileFree")
 def profile_free(profile: int) -> None:
-    """Give it back; refused while a call fills it."""
+    """Free a profile; refused while a call fills it."""
     held = handles.find(ProfileHeld, profile)
     held.profile.free()
     held.forget()

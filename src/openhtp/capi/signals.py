@@ -30,7 +30,7 @@ def signal_at(handle: int) -> Signal | None:
 
 
 def _timeout(config: int) -> int | None:
-    """Of an abort signal, which is what there is without configuration, none."""
+    """The timeout of a configuration; None for an abort signal, which is the default."""
     timeout: int | None = None
     for place in memory.pointers(config, "the signal's configuration"):
         given = memory.structure(struct("Config"), place, "the signal's configuration")
@@ -51,7 +51,7 @@ def signal_create(backend: int, config: int, out: int) -> None:
 
 @answers("signalSetConfig")
 def signal_set_config(signal: int, config: int) -> None:
-    """Make it another kind of signal, while nobody uses it."""
+    """Change the kind of a signal that no call carries."""
     held = handles.find(SignalHeld, signal)
     if held.signal.in_use:
         raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
@@ -61,13 +61,13 @@ def signal_set_config(signal: int, config: int) -> None:
 
 @answers("signalTrigger")
 def signal_trigger(signal: int) -> None:
-    """Cut short the call that carries it."""
+    """Cut short the call that carries the signal."""
     handles.find(SignalHeld, signal).signal.trigger()
 
 
 @answers("signalFree")
 def signal_free(signal: int) -> None:
-    """Give it back; refused while a call carries it."""
+    """Free a signal; refused while a call carries it."""
     held = handles.find(SignalHeld, signal)
     held.signal.free()
     handles.remove(held)

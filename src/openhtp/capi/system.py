@@ -32,14 +32,14 @@ _DEEPEST = 16
 
 
 class SystemHeld(HandleEntry):
-    """What was read from a binary lives as long as this."""
+    """A system context, which keeps what was read from a binary."""
 
     word, invalid = "system context", st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_HANDLE
 
 
 @answers("systemContextCreate")
 def system_context_create(out: int) -> None:
-    """Something to read binaries with."""
+    """Make a system context, which reads binaries."""
     handles.require_place(out, "system context")
     handles.give(out, SystemHeld())
 
@@ -141,7 +141,7 @@ class TargetHeld(HandleEntry):
 
 @answers("systemProfileCreateSerializationTarget")
 def system_profile_create_serialization_target(target: int, configs: int, count: int, out: int) -> None:
-    """Name the file; it is made with the first events."""
+    """Name the file for events; the first events create it."""
     handles.require_place(out, "serialization target")
     kind, name_at, folder_at = memory.array(ctypes.c_uint64, 3, target, "the target")
     if kind & 0xFFFFFFFF != _FILE:
@@ -201,5 +201,5 @@ def _events(address: int, count: int, depth: int) -> list[dict[str, Any]]:
 
 @answers("systemProfileFreeSerializationTarget")
 def system_profile_free_serialization_target(target: int) -> None:
-    """Let go of the file."""
+    """Forget the file for events."""
     handles.remove(handles.find(TargetHeld, target))

@@ -1,4 +1,4 @@
-"""Executions whose results are not always of one size: a client is told which, in the dimensions that it gave."""
+"""Executions whose results vary in size; the sizes are written into the dimensions that the client gave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOST = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
 
 @dataclass(frozen=True, slots=True)
 class CutResult:
-    """A result for which the client's memory is too short: it gets the beginning."""
+    """A result that is too long for the client's memory, which gets its beginning."""
 
     name: str
     whole: npt.NDArray[np.generic]
@@ -50,7 +50,7 @@ class VaryingCall:
         self._cut = cut
 
     def run(self, profile: Profile | None = None, signal: Signal | None = None) -> None:
-        """Compute, wait for the end, and tell the sizes."""
+        """Compute, wait for the end, and write the sizes."""
         for address, dims in self._told:
             memory.check_writable(address, len(dims), "an output's dimensions")
         self._bound.run(profile, signal)
@@ -62,9 +62,10 @@ class VaryingCall:
     def run_async(
         self, notify: Notify | None, profile: Profile | None = None, signal: Signal | None = None
     ) -> None:
-        """Queue an execution. Sizes follow from those of the inputs, so they are told before it is over.
+        """Queue an execution.
 
-        Later, the client's dimensions may be gone: nothing says that they have to outlast the call.
+        Sizes follow from those of the inputs, so they are written before it is over. Later, the client's
+        dimensions may be gone: nothing says that they outlast the call.
         """
         before = [(address, memory.read(address, len(dims))) for address, dims in self._told]
         try:

@@ -1,7 +1,7 @@
 """A client of the NPU that is no graph: a camera pipeline, an audio filter, whatever takes VTCM and HVX.
 
 It computes nothing here. It stands beside graphs in the device's queue with a priority of its own, holds its
-resources for as long as it runs, and gives them up when a more urgent client asks, as the real ones do.
+resources for as long as it runs, and gives them up when a more urgent client asks, as a real one does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_WITHOUT_THREAD_PRIORITIES = 81
 
 
 class AppRun:
-    """One run of an app while it is under way; the part that a Call plays for a graph."""
+    """One run of an app while it is under way, as a Call is one of a graph."""
 
     profile: Sheet | None = None
     synchronous = False
@@ -55,11 +55,11 @@ class AppRun:
         self.execution: Execution | None = None
 
     def collect_outputs(self) -> Outputs:
-        """An app gives nothing back."""
+        """Do nothing: an app has no outputs."""
         return {}
 
     def finish(self, record: Record | None, *, untold: bool = False) -> None:
-        """Its place in the queue is free again; ``untold``: somebody is still to be notified."""
+        """Free the place in the queue; ``untold``: a notification is still due."""
         if self.signal is not None:
             self.signal.end(self)
         self.context.places.give_back(self, untold=untold)
@@ -76,7 +76,7 @@ class AppRun:
         self.timeout_at = until or 0
 
     def sent(self, job: int) -> None:
-        """The device has the run, or will: from now on its signal can reach it."""
+        """Note that the device has the run, or will have it: from now on the signal can reach it."""
         if self.signal is not None:
             self.signal.attach(self, self.link, job)
 
@@ -86,7 +86,7 @@ class AppRun:
         return self.context.places
 
     def settle(self) -> None:
-        """After an interrupt: see to it that the run ends if it may have been sent."""
+        """End a run that may have been sent, after an interrupt."""
         execution = self.execution
         if execution is None or not self.link.settle(execution):
             self.finish(None)

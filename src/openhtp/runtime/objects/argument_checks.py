@@ -1,4 +1,4 @@
-"""Checks of what a caller chooses for a graph or tensor, each with a message that says what is valid."""
+"""Checks of a caller's choices for a graph or tensor, each with a message that says what is valid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from openhtp.options.graph import MAX_HVX_THREADS, MAX_VTCM_MB
 Shape = tuple[int, ...]
 
 MAX_NAME = 1024
-# No machine has so much; whether the session's budget does is the device's answer.
+# No machine has more. Whether the session's budget allows a size is for the device to say.
 MAX_MEMORY_BYTES = 1 << 40
 
 MAX_UNITS = MAX_HVX_THREADS
-# The device takes a batch apart into so many executions at most.
+# The device splits a batch into at most so many executions.
 MAX_BATCH = 4096
 MAX_VTCM_BYTES = MAX_VTCM_MB * MIB
 
@@ -34,7 +34,7 @@ _NAME_STATUS = {
 
 
 def deadline_from(called_ns: int, deadline_us: int) -> int:
-    """When an execution should be done that was asked for at ``called_ns``."""
+    """When an execution of a call at ``called_ns`` should be done."""
     return called_ns + int(EXECUTION.read({"deadline_us": deadline_us}).deadline_us) * 1000
 
 
@@ -87,7 +87,7 @@ def check_shape(what: str, shape: object, status: Status = st.QNN_TENSOR_ERROR_I
 
 
 def check_callable(what: str, given: object, takes: str) -> None:
-    """None, or something to be called."""
+    """None, or a function."""
     if given is not None and not callable(given):
         raise InvalidArgument(
             f"{what} is a {type(given).__name__}; expected a function of {takes}",
@@ -96,7 +96,7 @@ def check_callable(what: str, given: object, takes: str) -> None:
 
 
 def check_timeout(timeout: object) -> float | None:
-    """Seconds to wait, as long as can be waited; None for ever."""
+    """Seconds to wait, cut to the longest wait; None waits for ever."""
     if timeout is None:
         return None
     seconds = math.inf if isinstance(timeout, float) and timeout == math.inf else real_number(timeout)

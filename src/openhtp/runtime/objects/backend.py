@@ -1,4 +1,4 @@
-"""The backend: where everything starts, and what owns the thread that notifies."""
+"""The backend: where everything starts, and the owner of the thread that notifies."""
 
 from __future__ import annotations
 
@@ -79,10 +79,9 @@ class Backend:
     _notifier_kind: type[Notifier] = Notifier
 
     def __init__(self, library: str | os.PathLike[str] | None = None, *, defaults: str = "openhtp") -> None:
-        """``library`` makes Qualcomm's the devices: the path of a ``libQnnHtp.so``, or ``"vendor"`` to find it.
+        """``library`` is Qualcomm's: the path of its ``libQnnHtp.so``, or ``"vendor"`` to find it.
 
-        ``defaults="document"``: on its devices, what nobody asks for is as the vendor's pages have it
-        (``docs/options.md``).
+        ``defaults="document"`` gives its devices the defaults of the vendor's pages (``docs/options.md``).
         """
         self._defaults: str = BACKEND.read({"defaults": defaults}).defaults
         _heed_environment()
@@ -90,7 +89,7 @@ class Backend:
         self._life = Life("backend", "")
         self.notifier = self._notifier_kind()
         self.devices: set[Device] = set()
-        # A backend that is dropped without being freed: its devices see to their processes.
+        # If a backend is dropped without being freed, its devices end their processes.
         self._end_of_notifier = weakref.finalize(self, self.notifier.stop)
         self._end_of_notifier.atexit = False
         tidying.start()
@@ -99,20 +98,19 @@ class Backend:
 
     @property
     def library(self) -> Path | None:
-        """The vendor's library that its devices are; None for emulated ones."""
+        """The vendor's library behind its devices; None for emulated devices."""
         return None if self._library is None else Path(self._library)
 
     def create_device(self, *, config: Source | None = None, **options: Unpack[DeviceArguments]) -> Device:
         """Start an emulated HTP, or join the named one that already runs (and keeps its own settings).
 
         With ``Backend(library=...)`` it is the vendor's library, which simulates ``soc`` on a PC and is itself
-        on a Snapdragon; of the other settings it takes ``policy`` and ``platform``.
+        on a Snapdragon; of the other settings only ``policy`` and ``platform`` apply.
 
         Args:
             config: a backend extensions config (a file, or its content), which then holds for the device, its
                 votes, contexts and graphs, wherever a call does not say otherwise; ``docs/config.md``.
-            defaults: ``document`` for those of the vendor's pages where nothing is said; the backend's unless
-                given.
+            defaults: ``document`` for the defaults of the vendor's pages; the backend's choice unless given.
             soc: which chip, by name (``SM8650``), marketing name or SoC model number.
             name: share the device with other processes under this name; None for a device of one's own.
             platform: ``windows`` gives all priorities equal standing, as there the OS decides.
@@ -194,7 +192,7 @@ class Backend:
     def free(self) -> None:
         """Free the backend and every device of it. Returns when the last notification was delivered.
 
-        Called from within a notification, it does not wait for that and those behind it.
+        A call from within a notification waits neither for that notification nor for those behind it.
         """
         self._life.require("free")
         self._free(None)
@@ -213,7 +211,7 @@ class Backend:
             raise
 
     def _leave_to_parent(self) -> None:
-        """In the child of a fork: it is the parent's."""
+        """Leave the backend to the parent, in the child of a fork."""
         self._life.end(State.FOREIGN)
         _backends.discard(self)
 
@@ -230,7 +228,7 @@ class Backend:
 
 
 def _heed_environment() -> None:
-    """What comes between calls and objects only if it is asked for."""
+    """Install the instruments that the environment asks for."""
     faults = os.environ.get(FAULTS_VARIABLE)
     if faults:
         from openhtp.runtime.instruments.injecting import arm_for_good
@@ -245,7 +243,7 @@ def _heed_environment() -> None:
 
 @atexit.register
 def _free_all() -> None:
-    """Device processes end by themselves when we are gone; this makes them end before we are."""
+    """Free all backends at exit: device processes would end by themselves, but later than this process."""
     until = time.monotonic() + EXIT_PATIENCE_S
     for backend in open_backends():
         if backend._life.state is State.LIVE:

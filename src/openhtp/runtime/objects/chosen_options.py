@@ -1,4 +1,4 @@
-"""What was chosen for contexts and graphs: what a config adds, what goes together, what may be changed later."""
+"""Chosen options of contexts and graphs: what a config adds, which go together, which may change later."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ log = logging.getLogger(__name__)
 
 _VA_ARCH = 73
 _QUEUE_ARCH = 73
-# Where the documents have contexts from a list of binaries: on mobile platforms and Windows.
+# The documents have contexts from a list of binaries on mobile platforms and Windows.
 _LIST_PLATFORMS = ("android", "windows")
-# What holds by the vendor's pages where nobody says it.
+# Defaults of the vendor's pages.
 DOCUMENTED_SOC = "SM8350"
 _DOCUMENTED_VTCM_MB = 4
 
 
 class ExtensionsConfig:
-    """A backend extensions config that was given for a device: options for all that is made there.
+    """A backend extensions config of a device: options for everything that is made there.
 
-    What a call gives directly comes before the config, and the config before defaults. Without a config, and with
-    our defaults, nothing is added.
+    Options of a call win over the config, and the config wins over defaults. Without a config, and with our
+    defaults, nothing is added.
     """
 
     __slots__ = ("_config", "_documented")
 
     def __init__(self, source: Source | None, *, documented: bool = False) -> None:
-        """``documented``: where nobody says it, the defaults of the vendor's pages hold."""
+        """``documented``: the defaults are those of the vendor's pages."""
         self._config: BackendConfig | None = None
         self._documented = documented
         if source is not None:
-            from openhtp.config import as_config  # needed by those who have a config
+            from openhtp.config import as_config  # only a config needs it
 
             self._config = as_config(source)
 
@@ -74,13 +74,14 @@ class ExtensionsConfig:
         return {**by_default, **({} if self._config is None else self._config.device_options()), **given}
 
     def context(self, given: Mapping[str, Any], origin: ContextOrigin) -> dict[str, Any]:
-        """Options of a context that comes to be in this way."""
+        """Options of a context of this origin."""
         return {**({} if self._config is None else self._config.context_options(origin)), **given}
 
     def graph(self, name: str, given: Mapping[str, Any], soc: SocSpec | None = None) -> dict[str, Any]:
-        """Options of a graph. What is given in one unit takes the place of what the config has in another.
+        """Options of a graph.
 
-        ``soc``: it gets no more VTCM by default than this chip has.
+        A value in one unit replaces the config's value in another unit. ``soc`` limits the default VTCM to what
+        this chip has.
         """
         options = dict(given)
         if self._config is not None:
@@ -97,19 +98,19 @@ class ExtensionsConfig:
 
 
 def _beneath(chosen: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, and those of ``others`` that they do not have in any unit."""
+    """``options``, and those of ``others`` that they do not have in any unit."""
     units = {GRAPH.option(option).same_as or option for option in chosen if option in GRAPH}
     more = {name: value for name, value in others.items() if (GRAPH.option(name).same_as or name) not in units}
     return {**more, **chosen}
 
 
 def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platform: str) -> OptionValues:
-    """Options of a context that is made in this way on such a device."""
+    """Options of a context of this origin on such a device."""
     chosen = CONTEXT.read(options, arch=soc.arch, platform=platform, origin=origin)
     if chosen.share_resources:
         _check_sharing(chosen.share_resources_optimization_type, soc, platform)
     if origin is ContextOrigin.LIST:
-        # Whoever names no platform has linux, the emulator's own, and is not warned of every list.
+        # A user who names no platform gets linux, the emulator's own, without a warning for every list.
         level = logging.INFO if platform == "linux" else logging.WARNING
         _tell_of_platforms(str(origin), _LIST_PLATFORMS, platform, level)
     if "queue_depth" in options:
@@ -159,12 +160,13 @@ def create_message(
     list_number: int,
     number_of: Callable[[object], int],
 ) -> ms.CreateContext:
-    """The request that opens the context. ``number_of`` tells the number of one that is there already.
+    """The request that opens the context.
 
-    ``binary`` is what it is made from. ``list_number`` tells the contexts of one list from those of others.
+    ``number_of`` gives the number of a context that exists already. ``binary`` is the source of the context.
+    ``list_number`` distinguishes the contexts of one list from those of others.
     """
     va_sharing = chosen.share_resources and chosen.share_resources_optimization_type == SHARING_WITH_VA
-    # Between contexts of a list nobody can register buffers: what was found for them is kept until they are.
+    # Nobody can register buffers between contexts of a list: their memory is kept until they are all made.
     return ms.CreateContext(
         queue_depth=chosen.queue_depth,
         priority=priority,
@@ -220,7 +222,7 @@ def _unknown(option: str, name: str, has: str, known: tuple[str, ...]) -> Invali
 def new_options(
     context: OpenContext, name: str, wanted: Mapping[str, object], others: Sequence[OptionValues]
 ) -> OptionValues:
-    """What is wanted of a graph that is to be in this context beside the others."""
+    """Options of a new graph in this context, checked against the graphs that are there."""
     device = context.device
     options = GRAPH.read(wanted, arch=find_soc(device.soc).arch, platform=device.platform)
     _check_vtcm(options, find_soc(device.soc))
@@ -229,7 +231,7 @@ def new_options(
 
 
 def within(context: OpenContext, name: str, options: OptionValues) -> OptionValues:
-    """A graph's options as its context and device have them: on a core that is there, and with a priority."""
+    """A graph's options, checked against its device, with the context's priority if it has none of its own."""
     device = context.device
     if options.core >= device.cores:
         raise InvalidArgument(
@@ -245,7 +247,7 @@ def within(context: OpenContext, name: str, options: OptionValues) -> OptionValu
 
 
 def _check_vtcm(options: OptionValues, soc: SocSpec) -> None:
-    """Steps below a megabyte are of later chips; a binary that has them is compiled again on earlier ones."""
+    """Refuse VTCM in steps below a megabyte on earlier chips, where a binary with such steps is compiled again."""
     if (options.vtcm_bytes or 0) % soc.vtcm_granule_bytes:
         raise UnsupportedFeature(
             f"graph option vtcm_bytes is {options.vtcm_bytes} bytes; VTCM comes in bytes from v81 on, and"
@@ -255,7 +257,7 @@ def _check_vtcm(options: OptionValues, soc: SocSpec) -> None:
 
 
 def changed_draft(present: OptionValues, wanted: Mapping[str, object]) -> dict[str, object]:
-    """What is wanted of a graph that is still built, as if it were created now."""
+    """Changed options of a graph that is still built, checked as if it were created now."""
     kept = dict(present)
     for name in wanted:
         row = GRAPH.option(name)
@@ -267,7 +269,7 @@ def changed_draft(present: OptionValues, wanted: Mapping[str, object]) -> dict[s
 def check_late(
     present: OptionValues, changed: set[str], options: OptionValues, wanted: Mapping[str, object]
 ) -> None:
-    """Refuse what preparation has fixed. ``changed`` are options that were others when it read them."""
+    """Refuse options that preparation has fixed. ``changed`` are options that have changed since preparation."""
     for name in wanted:
         row = GRAPH.option(name)
         if row.changes is Changeable.NEVER:
@@ -284,7 +286,7 @@ def check_late(
 
 
 def check_threads(options: OptionValues, soc: SocSpec) -> None:
-    """Before the device is asked, which is when the graph is loaded: too late to refuse it alone."""
+    """Refuse too many HVX threads early: when the graph is loaded, it is too late to refuse this graph alone."""
     if (options.hvx_threads or 0) > soc.hvx:
         raise InvalidArgument(
             f"graph option hvx_threads is {options.hvx_threads}; {soc.name} has {soc.hvx} HVX threads",

@@ -77,7 +77,7 @@ class Context:
         neighbours: set[Context],
         source: StoredContext | None = None,
     ) -> None:
-        """``neighbours`` are the device's contexts, and it becomes one; ``source`` has graphs to begin with."""
+        """``neighbours`` are the device's contexts, which this one joins; ``source`` has its first graphs."""
         self.device = device
         self.opened = OpenContext(
             self,
@@ -93,7 +93,7 @@ class Context:
 
     @property
     def queue_depth(self) -> int:
-        """Most executions that may be accepted and not yet completed."""
+        """The largest number of executions that are accepted and not yet completed."""
         return self.opened.places.depth
 
     @property
@@ -103,12 +103,12 @@ class Context:
 
     @property
     def priority(self) -> Priority:
-        """That of graphs without one of their own."""
+        """The priority of graphs without one of their own."""
         return self.opened.priority
 
     @property
     def is_usable(self) -> bool:
-        """Whether it still is on its device: neither freed nor lost with it."""
+        """Whether the context is still on its device: neither freed nor lost."""
         return self._life.state is State.LIVE
 
     @property
@@ -145,7 +145,7 @@ class Context:
         """
         if not isinstance(source, IrGraph):
             raise InvalidArgument(
-                f"source is a {type(source).__name__}; expected what openhtp.onnx.load returns",
+                f"source is a {type(source).__name__}; expected a graph from openhtp.onnx.load",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         graph = self.create_graph(source.name if name is None else name, **options)
@@ -195,12 +195,12 @@ class Context:
     def register_memory(
         self, nbytes: int | Tensor, *, fd: int | None = None, mem_type: MemType | str | int | None = None
     ) -> Mem:
-        """Memory that client and device share: so many bytes, or as a tensor needs.
+        """Memory that client and device share: so many bytes, or as many as a tensor needs.
 
-        Without ``fd`` it is allocated. With it, memory that you made is used where it lies: a dma-buf, or a memfd
-        with MFD_ALLOW_SEALING, whose size is sealed here, as shrinking it would end the device's process. The
-        descriptor stays yours and may be closed. ``mem_type`` is the API's word for what it is: ``ion`` or
-        ``dma_buf``, which are handled alike.
+        Without ``fd`` the memory is allocated. With ``fd``, memory that you made is used where it lies: a dma-buf,
+        or a memfd with MFD_ALLOW_SEALING, whose size is sealed here, as shrinking it would end the device's
+        process. The descriptor stays yours and may be closed. ``mem_type`` is the API's word for its kind: ``ion``
+        or ``dma_buf``, which are handled alike.
         """
         self._life.require("use")
         size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
@@ -213,7 +213,7 @@ class Context:
         queue_depth: int | None = None,
         dsp_memory_profiling_enabled: bool | None = None,
     ) -> None:
-        """Change the priority of the context and of all its graphs, or whether its end tells the device's memory.
+        """Change the priority of the context and of all its graphs, or whether its end reports the memory.
 
         The queue depth is fixed at creation: giving one here changes nothing, as the API has it.
         """
@@ -238,9 +238,10 @@ class Context:
         signal: Signal | None = None,
         graphs: Iterable[Graph] | None = None,
     ) -> None:
-        """Finalize these graphs, or all that are not yet: those that were built, and those left for later.
+        """Finalize these graphs, or all that are not finalized yet.
 
-        What ``defer_graph_init`` left is loaded together. ``profile`` is told of the last.
+        Graphs that ``defer_graph_init`` left for later are loaded together. ``profile`` has the events of the last
+        graph.
         """
         self._life.require("use")
         wanted = list(self.opened.graphs.values()) if graphs is None else self._own(graphs)
@@ -266,7 +267,7 @@ class Context:
         return self.opened.packer.binary()
 
     def get_binary_size(self) -> int:
-        """Bytes that ``get_binary`` returns. It makes the binary, and keeps it until that is called."""
+        """The number of bytes that ``get_binary`` returns; the binary is made here, and kept for that call."""
         self._life.require("use")
         return self.opened.packer.size()
 
@@ -278,11 +279,11 @@ class Context:
         encodings: Mapping[str, Encoding] | None = None,
         section: str = "updatable",
     ) -> bytes:
-        """What may be exchanged of a graph as bytes that ``apply_binary_section`` takes: an adapter.
+        """The updateable data of a graph as bytes that ``apply_binary_section`` takes: an adapter.
 
-        It is what the graph holds now; ``tensors`` gives, by name, other data in the stored type for some static
-        tensors, ``encodings`` other encodings. ``section`` is ``updatable``, both, or ``updatable_weights`` or
-        ``updatable_quant_params``.
+        It is the data that the graph has now; ``tensors`` gives, by name, other data in the stored type for some
+        static tensors, ``encodings`` other encodings. ``section`` is ``updatable``, both, or ``updatable_weights``
+        or ``updatable_quant_params``.
         """
         self._life.require("use")
         return adapters.get_section(self, graph, tensors, encodings, section)
@@ -297,10 +298,10 @@ class Context:
     ) -> None:
         """Exchange data and encodings of a graph's updateable tensors for those of a section.
 
-        Executions that were queued before keep the old ones, later ones have the new. Other data costs a copy;
-        other encodings have the graph compiled again, while the old one still runs. The checksum is not looked at
-        if the context was created with ``skip_validation_on_binary_section``. Whoever was interrupted, or out of
-        time, applies a section again: the device may have been done with it, or not.
+        Executions that were queued before keep the old data, later ones use the new. Other data costs a copy; for
+        other encodings the graph is compiled again, while the old one still runs. The checksum is not looked at if
+        the context was created with ``skip_validation_on_binary_section``. After an interrupt or a timeout, apply
+        the section again: the device may or may not have applied it.
         """
         self._life.require("use")
         adapters.apply_section(self, graph, section, signal, profile)
@@ -308,7 +309,7 @@ class Context:
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.
 
-        ``profile`` is told what it cost.
+        ``profile`` has what it cost.
         """
         self._life.require("free")
         check_handle("profile", profile, Profile)
@@ -323,7 +324,7 @@ class Context:
         carrying(profile, None, "freeing a context", OF_CONTEXT, free)
 
     def _profiled_free(self) -> Noted:
-        """Free it. The device's memory is told by the last context only, as documented."""
+        """Free the context. Only the last context reports the device's memory, as documented."""
         link, tells_heap = self.opened.link, self.opened.options.dsp_memory_profiling_enabled
         begin = link.now()
         with serving() as served:

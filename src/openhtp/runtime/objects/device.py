@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Makes a link to a device; what it is given is to be called if that device goes away.
+# Makes a link to a device; the link calls the function that it is given when the device goes away.
 Connect = Callable[[Callable[[Link], None]], Link]
 
 
@@ -97,7 +97,7 @@ class Device:
         news.device_made(self)
 
     def _make_link(self) -> Link:
-        """A fresh link, which does not keep this object alive: executions under way do, nothing else.
+        """A fresh link, which does not keep this object alive; only executions under way do.
 
         If the object is dropped without being freed, the link is closed and its process ends.
         """
@@ -112,7 +112,7 @@ class Device:
         link = finish(connect, name="openhtp-connect", discard=lambda late: late.close())
         try:
             forks.links.add(link)
-            # Not here and now, which is wherever the garbage collector happens to run.
+            # Not here and now: the garbage collector may run on any thread.
             self._end_of_link = weakref.finalize(self, tidying.post, (link.close, ()))
             self._end_of_link.atexit = False  # the backend frees its devices then
         except BaseException:
@@ -127,7 +127,7 @@ class Device:
 
     @property
     def link(self) -> Link:
-        """The way to it, for tools of this package; waits for a restart that is under way."""
+        """The link to the device, for tools of this package; waits for a restart that is under way."""
         self._life.require("use")
         self._ready.wait()
         if self._failure is not None:
@@ -140,14 +140,14 @@ class Device:
     def create_context(self, **options: Unpack[ContextArguments]) -> Context:
         """Open a context.
 
-        ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` is that of graphs without one of their own.
+        ``queue_depth``, 1 to 300, is fixed for its life; ``priority`` holds for graphs without one of their own.
         """
         self._life.require("use")
         chosen = self._read_options(options, ContextOrigin.COMPOSED)
         return self._open_context(chosen)
 
     def _read_options(self, options: ContextArguments, origin: ContextOrigin) -> OptionValues:
-        """What is chosen for a context of this device."""
+        """The chosen options of a context on this device."""
         wanted = self.extensions.context(options, origin)
         return read_options(wanted, origin, find_soc(self.soc), self.platform)
 
@@ -191,11 +191,11 @@ class Device:
     ) -> Context:
         """Open a context from what ``Context.get_binary`` returned: bytes, or a file by path or descriptor.
 
-        One that was made for another SoC is compiled again for this one, and the log says so; with
-        ``compatibility="strict"`` that is QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries
-        no ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
-        cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end it early: then nothing
-        of the context is left. ``profile`` is told what it cost. With a ``callback`` the weights are not read
+        A binary for another SoC is compiled again for this one, and the log says so; with
+        ``compatibility="strict"`` it is refused as QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries no
+        ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
+        cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end the call early: then
+        nothing of the context is left. ``profile`` has what it cost. With a ``callback`` the weights are not read
         from the binary but asked of the client, in buffers that the device uses where they lie
         (createFromBinaryWithCallback).
         """
@@ -210,7 +210,7 @@ class Device:
             parsed = open_given(binary, go_on if stop is None else stop.check)
             if fill is None:
                 return self._restore_context(parsed, chosen, stop, client_buffers=buffers)
-            # The device's memory is told by the first context only, as documented.
+            # Only the first context reports the device's memory, as documented.
             first = not any(context.is_usable for context in list(self.contexts))
             link = self.link
             begin = link.now()
@@ -240,7 +240,7 @@ class Device:
         backend, for each graph and then for its context, in the order in which contexts are ready or have failed;
         handles are None where they failed. ``notify_param`` is the binary's place in the list unless given.
         ``options`` hold for every context and for the list as a whole; ``configs`` adds those of single contexts.
-        ``signal`` ends what is not ready yet.
+        ``signal`` ends the contexts that are not ready yet.
         """
         self._life.require("use")
         check_callable("notify", notify, "(context, graph, graph_name, notify_type, notify_param, status)")
@@ -251,7 +251,7 @@ class Device:
         return creation
 
     def _number_of(self, context: object) -> int:
-        """The number of a context that is to be the first of a group."""
+        """The number of the context that leads a group."""
         if not isinstance(context, Context) or context.device is not self:
             raise InvalidArgument(
                 f"the first of a group is {shown(context)}; expected a context of this device",
@@ -277,9 +277,9 @@ class Device:
     def validate_binary(
         self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False
     ) -> BinarySummary:
-        """Whether ``create_context_from_binary`` could make a context of it; raises the error that says why not.
+        """Check that ``create_context_from_binary`` could make a context of a binary; the error says why not.
 
-        ``check_data`` looks at every byte; without it only the header is read, however large the file is.
+        ``check_data`` reads every byte; without it only the header is read, however large the file is.
         """
         self._life.require("use")
         chosen = self._read_options({"compatibility": compatibility}, ContextOrigin.BINARY)
@@ -304,7 +304,7 @@ class Device:
 
         ``name`` is burst, sustained_high_performance, high_performance, balanced, low_balanced, high_power_saver,
         power_saver, low_power_saver, extreme_power_saver or system_settings. Times are the profile's unless given.
-        It holds until another is set, also after a restart of the device's process.
+        The profile holds until another is set, also after a restart of the device's process.
         """
         self._life.require("use")
         self._votes.set_profile(
@@ -336,7 +336,7 @@ class Device:
         return trace_from_bytes(link.fetch(ms.ReadTrace()))
 
     def free(self) -> None:
-        """Let the device go. Contexts on it are freed; its process ends with its last client."""
+        """Free the device and its contexts; its process ends with its last client."""
         self._life.require("free")
         self._ready.wait()
         news.device_leaves(self)
@@ -362,7 +362,7 @@ class Device:
             self.free()
 
     def _on_lost(self, link: Link) -> None:
-        """Runs on the link's own thread before pending executions are notified."""
+        """React to a lost device, on the link's own thread, before pending executions are notified."""
         if self._ready.is_open:  # otherwise a restart is under way, and callers wait for it
             self._ready = Latch()
         self._votes.lose()
@@ -404,13 +404,13 @@ class Device:
         return self._life.state is State.FREED
 
     def _give_up(self, error: Exception) -> None:
-        """Whoever waits for the restart gets an answer, if not the one that was hoped for."""
+        """Answer callers that wait for the restart: it failed."""
         log.error("the device process could not be started again: %s", error)
         self._failure = error
         self._ready.unlock()
 
     def _leave_to_parent(self) -> None:
-        """In the child of a fork: it is the parent's."""
+        """Leave the device to the parent, in the child of a fork."""
         self._life.end(State.FOREIGN)
         self._votes.leave_to_parent()
 
@@ -418,11 +418,11 @@ class Device:
         return f"<Device {self.name or 'unnamed'} {self.soc}, {self._life.state.value}>"
 
 
-# What injected faults do with devices; users have no need of it.
+# For injected faults; users do not need it.
 
 
 def lose_link(device: Device, link: Link) -> None:
-    """Go on as if the process behind this link had gone away."""
+    """Behave as if the process behind this link had gone away."""
     device._on_lost(link)
 
 

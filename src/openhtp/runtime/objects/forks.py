@@ -1,7 +1,7 @@
 """What a fork means: the child has copies of every object, but the devices are the parent's.
 
-In the child all handles answer with an error that says so, copies of sockets are closed without a word to the
-device, and nothing is waited for, ended or deleted. A Backend made in the child is as good as any.
+In the child all handles answer with an error that says so, copies of sockets are closed without a message to the
+device, and nothing is waited for, ended or deleted. A Backend that is made in the child works as any other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def on_fork(thing: _T, leave: Callable[[_T], object]) -> None:
 
 
 def _leave_to_parent() -> None:
-    """Runs in the child, on its only thread, first of all. Locks may be held by threads that are no more."""
+    """Leave everything to the parent. Runs first in the child; threads that are gone may hold locks."""
     global _pid
     lifecycle.parent_pid, _pid = _pid, os.getpid()
     execution.renew_lock()

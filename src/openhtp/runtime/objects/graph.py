@@ -78,13 +78,13 @@ class Graph:
         packed: PackedGraph | None = None,
         enabled: bool = True,
     ) -> None:
-        """``packed`` is how a binary has it: it is loaded later, or never if it is not ``enabled``."""
+        """``packed`` is the graph of a binary, which is loaded later, or never if it is not ``enabled``."""
         self.context = context.handle
         self.name = name
         self.core: int = options.core
         self.draft: GraphDraft | None = None
         self.loaded: LoadedGraph | None = None
-        # Options that were changed after preparation had read them.
+        # Options that have changed since preparation.
         self.changed_options: set[str] = set()
         self._of = context
         self._options = options
@@ -97,7 +97,7 @@ class Graph:
         self.life = Life("graph", name, State.DEFERRED if enabled else State.DISABLED)
         ids, info = packed.tensor_ids, packed.info()
         for spec in (*info.inputs, *info.outputs):
-            # Ids are kept, so that tensors of whoever built the binary still fit.
+            # Ids are kept, so that the tensors of the program that built the binary still fit.
             number = ids.get(spec.name) or context.next_tensor_id()
             self._tensors[spec.name] = Tensor(number, spec, self)
 
@@ -147,13 +147,13 @@ class Graph:
             self._draft_for("add_node").add_node(op, name, inputs, outputs, params, package)
 
     def _draft_for(self, call: str) -> GraphDraft:
-        """What changes the graph: one thread at a time, which holds the lock, and not while it is finalized."""
+        """The draft, for a change by the thread that has the lock; refused while the graph is finalized."""
         self.life.require(call)
         assert self.draft is not None
         return self.draft
 
     def _compose(self, source: IrGraph) -> None:
-        """A method, so that the saver can come between."""
+        """Compose. A method, so that the saver can come between."""
         self._draft_for("add_node").take_over(source)
 
     def create_subgraph(self, name: str) -> Graph:
@@ -166,8 +166,9 @@ class Graph:
     def finalize(self, *, profile: Profile | None = None, signal: Signal | None = None) -> None:
         """Compile the graph and load it on the device. Afterwards it can be executed and no longer changed.
 
-        Of several threads that finalize it one does; the others wait and are told that it is finalized. If it
-        fails, or ``signal`` ends it, the graph stays as it was and nothing of it is left on the device.
+        If several threads finalize a graph, one of them does; the others wait and get the error of a finalized
+        graph. If finalizing fails, or ``signal`` ends it, the graph stays as it was and nothing of it is left on
+        the device.
         """
         if self.life.state is State.DEFERRED:
             self.context.finalize(profile=profile, signal=signal, graphs=[self])
@@ -196,7 +197,7 @@ class Graph:
                 fill(Noted(Method.FINALIZE, self.name, events))
 
     def _adopt(self, loaded: LoadedGraph) -> None:
-        """The device has made the graph ready: be executable."""
+        """Become executable: the device has made the graph ready."""
         self.loaded = loaded
         self.life.finish("finalize", State.PREPARED if self._of.options.prepare_only else State.FINALIZED)
         if "hvx_threads" in self.changed_options:
@@ -227,17 +228,17 @@ class Graph:
 
     @property
     def steps(self) -> int:
-        """Steps that the device takes it in, at whose ends it may be pre-empted; 0 before it is finalized."""
+        """The number of steps, after each of which the graph may be pre-empted; 0 before it is finalized."""
         return 0 if self.loaded is None else self.loaded.steps
 
     @property
     def was_prepared(self) -> bool:
-        """Whether it was restored from what an earlier device had prepared, and so was ready quickly."""
+        """Whether the graph was ready quickly, because an earlier device had prepared it."""
         return self.loaded is not None and self.loaded.was_prepared
 
     @property
     def was_outdated(self) -> bool:
-        """Whether it came with a prepared form that could not be used here."""
+        """Whether the graph came with a prepared form that could not be used here."""
         loaded = self.loaded
         return loaded is not None and loaded.packed.prepared is not None and not loaded.was_prepared
 
@@ -258,10 +259,10 @@ class Graph:
         return self._options.hvx_threads or 0
 
     def set_config(self, **options: Unpack[GraphArguments]) -> None:
-        """Change options: any while the graph is built.
+        """Change options.
 
-        Of a finalized one the priority and the HVX threads, which the device refuses once an execution has
-        started, and ``slc_alloc_enable``, which can be turned off and on again between executions.
+        While the graph is built, any can be changed; of a finalized graph the priority, the HVX threads, until an
+        execution has started, and ``slc_alloc_enable``, which can be turned off and on again between executions.
         """
         self.life.require("set_config")
         self._of.life.require("use")
@@ -271,7 +272,7 @@ class Graph:
         self._adopt_options(chosen)
 
     def _reconfigured(self, wanted: Mapping[str, object]) -> Options:
-        """The options with those that are wanted; the device has agreed to them."""
+        """The options with the changes, to which the device has agreed."""
         context, state = self._of, self.life.state
         if state is State.BUILDING:
             others = [other.options for other in list(context.graphs.values()) if other is not self]
@@ -281,7 +282,7 @@ class Graph:
         if state is State.DEFERRED:
             check_threads(options, find_soc(context.device.soc))
         if state is State.FINALIZED and self.loaded is not None:
-            # Threads first: what can refuse the priority afterwards has refused them, too.
+            # Threads first: whatever could refuse the priority afterwards would have refused the threads.
             if "hvx_threads" in wanted:
                 self.loaded.set_threads(options.hvx_threads)
             if "priority" in wanted:
@@ -376,7 +377,7 @@ class Graph:
         return send(call, self._enqueue)
 
     def _enqueue(self, call: Call) -> Execution:
-        """A method, so that faults and the saver can come between."""
+        """Enqueue. A method, so that faults and the saver can come between."""
         return enqueue(call)
 
     def __repr__(self) -> str:
@@ -384,7 +385,7 @@ class Graph:
 
 
 def order_of(graph: Graph, packed: PackedGraph, program: QnnProgram | None = None) -> GraphOrder:
-    """What is to be loaded for a graph."""
+    """The order to load a graph."""
     return GraphOrder(graph, packed, graph._adopt, program)
 
 
@@ -394,5 +395,5 @@ def compose(graph: Graph, source: IrGraph) -> None:
 
 
 def adopt_priority(graph: Graph, level: Priority) -> None:
-    """The context's priority was changed, and the device has agreed."""
+    """Follow the context's new priority, to which the device has agreed."""
     graph._adopt_options(graph.options.replace(priority=level))

@@ -1,4 +1,4 @@
-"""A graph while it is built: what a caller says about tensors and nodes, checked, in the compiler's form."""
+"""A graph while it is built: the caller's tensors and nodes, checked, in the compiler's form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensor_spec(
     sparse_elements: object,
     data_format: Any,
 ) -> TensorSpec:
-    """A spec of checked values; whether they go together is for the builder to say."""
+    """A spec of checked values; the builder checks whether they go together."""
     name = check_name(name, "tensor")
     if quant is not None and not isinstance(quant, Encoding):
         raise InvalidArgument(
@@ -94,7 +94,7 @@ def _lies_in_bytes(array: npt.NDArray[Any]) -> bool:
 class GraphDraft:
     """A graph that is being built: its tensors and nodes, in the form that the compiler takes.
 
-    ``tensors`` is where the graph keeps its own; ``next_id`` gives each an id. One thread at a time changes it.
+    ``tensors`` holds the tensors of the graph; ``next_id`` gives each an id. One thread at a time changes a draft.
     """
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor], next_id: Callable[[], int]) -> None:
@@ -113,7 +113,7 @@ class GraphDraft:
     def add_node(
         self, op: object, name: object, inputs: object, outputs: object, params: object, package: object
     ) -> None:
-        """Add a node. One without a name is called by its op and number."""
+        """Add a node. A node without a name is named by its op and number."""
         op = check_name(op, "op")
         name = check_name(f"{op}_{self.nodes}" if name is None else name, "node")
         with error_context(graph=self._graph.name, node=name):

@@ -100,12 +100,12 @@ _REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
     ("graph", State.FREED, "execute"): (InvalidHandle, st.QNN_GRAPH_ERROR_INVALID_CONTEXT, _CONTEXT_FREED),
 }
 
-# The process that whatever is FOREIGN here belongs to; set in the child of a fork.
+# The process that owns the FOREIGN objects of this one; set in the child of a fork.
 parent_pid = 0
 
 
 def foreign_error(what: str, status: Status) -> InvalidHandle:
-    """What the child of a fork is told when it uses what its parent made."""
+    """The error for the child of a fork that uses its parent's object."""
     return InvalidHandle(
         f"{what} belongs to process {parent_pid}, of which this one ({os.getpid()}) is a fork;"
         " create a Backend of its own here",
@@ -134,10 +134,10 @@ class Life:
         self._allowed = allowed
 
     def end(self, state: State) -> None:
-        """Be lost, freed or foreign, if that is news.
+        """Become lost, freed or foreign, unless the object has gone further already.
 
-        Ends come from several sides at once: a user frees what a link is just losing, a free that was interrupted
-        is done again, a fork comes in between. What went further than ``state`` already stays as it is.
+        Ends come from several sides at once: a user frees an object while a link loses it, a free that was
+        interrupted is repeated, a fork comes in between.
         """
         if state not in _ENDS:
             raise InternalError(f"{self._title()} does not end by becoming {state.value}")
@@ -145,12 +145,12 @@ class Life:
             self.become(state)
 
     def finish(self, call: str, state: State) -> None:
-        """``call`` has done its work. Refused if the object came to its end meanwhile, from another side."""
+        """Note that ``call`` has done its work; refused if the object ended meanwhile."""
         self.require(call)
         self.become(state)
 
     def require(self, call: str) -> None:
-        """Raise unless ``call`` is in order now."""
+        """Raise unless ``call`` is allowed in the present state."""
         if call not in self._allowed:
             raise self.refusal(call)
 
@@ -158,7 +158,7 @@ class Life:
         return f"{self.kind} {self.name!r}" if self.name else self.kind
 
     def refusal(self, call: str) -> QnnError:
-        """Why ``call`` is not in order."""
+        """The error that says why ``call`` is not allowed."""
         what = self._title()
         known = _REFUSALS.get((self.kind, self.state, call))
         if known is not None:

@@ -1,4 +1,4 @@
-"""A graph on the device: its number there, what its calls need, its packed form, and what was exchanged since."""
+"""A graph on the device: its number there, what its calls need, its packed form, and its exchanged data."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LoadedGraph:
         )
 
     def program(self) -> QnnProgram:
-        """The program that it was loaded as."""
+        """The program that was loaded."""
         if self._program is None:
             self._program = self.packed.program()
         return self._program
@@ -86,11 +86,11 @@ class LoadedGraph:
         self.context.link.request(ms.SetHvxThreads(graph=self.number, hvx_threads=hvx_threads))
 
     def adopt_options(self, options: Options) -> None:
-        """Later calls, and profiles of theirs, go by these options; the device has agreed to them."""
+        """Use these options for later calls and their profiles; the device has agreed to them."""
         self.callee.hvx_threads, self.callee.modelled = options.hvx_threads or 0, self._modelled(options)
 
     def _modelled(self, options: Options) -> Modelled | None:
-        """What profiles tell about the chip; nothing where the vendor's library is the device."""
+        """The model of the chip for profiles; None if the vendor's library is the device."""
         device = self.context.device
         if device.backend.library is not None:
             return None
@@ -122,13 +122,13 @@ class LoadedGraph:
         if not data:
             return
         with contextlib.closing(SharedBuffer.holding([section])) as buffer:
-            # The checksum was looked at here; what comes over shared memory cannot be damaged on the way.
+            # The checksum was checked here; shared memory cannot be damaged on the way.
             request = ms.UpdateGraph(graph=self.number, nbytes=buffer.nbytes, validate=False)
             self.context.link.request(request, (buffer.fd,), stop=stop)
         self._updates = data
 
     def exchange_encodings(self, encodings: dict[str, Encoding], data: Arrays, stop: Stop | None) -> None:
-        """Encodings are compiled into a program: have the device make another, and run that from now on."""
+        """Have the device compile the program with other encodings, and run it from now on."""
         whole, whole_data = {**self.encodings(), **encodings}, {**self.data(), **data}
 
         def packed() -> list[bytes | memoryview]:

@@ -34,7 +34,7 @@ class Log(logging.Handler):
         self.log_level = level
         self._callback = callback
         self._life = Life("log", "")
-        # Not on this thread: loggers have a lock that an interrupt would leave taken.
+        # Not on this thread: an interrupt would leave the lock of a logger taken.
         finish(self._join, name="openhtp-log", discard=lambda _: self._leave())
 
     def set_log_level(self, level: LogLevel | str | int) -> None:
@@ -77,7 +77,7 @@ class Log(logging.Handler):
 
 
 def _settle() -> None:
-    """Let through what any log wants, besides what the program itself wants; without logs, that alone."""
+    """Set the level so that messages for any log pass, and those that the program itself wants."""
     (own,) = _own_level
     _logger.setLevel(own)
     if _live:

@@ -34,7 +34,7 @@ _address = operator.itemgetter(0)
 
 
 class Place(NamedTuple):
-    """Where in which memory an array lies."""
+    """The place of an array: a memory, and an offset in it."""
 
     mem: Mem
     offset: int
@@ -58,7 +58,7 @@ class Mem:
         self._life = Life("mem", str(number))
         self._places: dict[str, Place] = {}
         self._end = 0
-        # Whether it was itself a call's value: where it carries which tensor is then known to the graphs.
+        # Whether the Mem itself was a call's value: then graphs know which tensor it carries where.
         self._stands_for_tensors = False
 
     @property
@@ -120,7 +120,7 @@ class Mem:
         return self._life.state is State.LIVE and self._of.users_of(self) > 0
 
     def share_with(self, context: Context) -> Mem:
-        """The same memory, registered in another context as well; each has to be deregistered."""
+        """Register the same memory in another context as well; each registration has to be taken back."""
         self._life.require("use")
         if not isinstance(context, type(self.context)):
             raise InvalidArgument(
@@ -183,7 +183,7 @@ class Mem:
 
     def _forget(self, state: State) -> None:
         self._life.end(state)
-        self._places.clear()  # arrays keep the memory mapped; only those that somebody still holds may
+        self._places.clear()  # arrays that somebody still has keep the memory mapped
         self._buffer.close()
 
     def __repr__(self) -> str:
@@ -191,7 +191,7 @@ class Mem:
 
 
 class ContextMemory:
-    """The memory that a context shares with the device: registered, the runtime's own, and where arrays lie."""
+    """The memory that a context shares with the device: the caller's, the runtime's, and where arrays lie."""
 
     def __init__(self, context: OpenContext) -> None:
         self._context = context
@@ -205,7 +205,7 @@ class ContextMemory:
         self._addresses: list[tuple[int, Mem]] = []
 
     def register(self, nbytes: int, fd: int | None = None) -> Mem:
-        """Memory for the caller: ours, or the first ``nbytes`` of what the caller made."""
+        """Memory for the caller: ours, or the first ``nbytes`` of the caller's own."""
         buffer, number = SharedBuffer.sized(nbytes) if fd is None else SharedBuffer.of_client(fd, nbytes), 0
         try:
             if fd is not None:
@@ -215,7 +215,7 @@ class ContextMemory:
             with self._lock:
                 self._refuse_if_over()
                 self._registered[number] = mem
-                # Replaced rather than changed: calls on other threads are looking through it.
+                # Replaced rather than changed, because calls on other threads search it.
                 addresses = self._addresses.copy()
                 bisect.insort(addresses, (buffer.address, mem), key=_address)
                 self._addresses = addresses
@@ -226,7 +226,7 @@ class ContextMemory:
         return mem
 
     def allocate(self, nbytes: int) -> tuple[SharedBuffer, int]:
-        """Memory of the runtime's own and its number; it goes with the context."""
+        """Memory of the runtime's own, and its number; it ends with the context."""
         buffer, number = SharedBuffer.sized(nbytes), 0
         try:
             number = self._ask_for(buffer)
@@ -256,9 +256,9 @@ class ContextMemory:
         return list(self._registered.values())
 
     def remember(self, place: Place, instead_of: Place | None) -> None:
-        """An array was handed out."""
+        """Remember an array that was handed out."""
         if instead_of is not None:
-            self._views.pop(id(instead_of.array), None)  # still found by its address, if anybody holds it
+            self._views.pop(id(instead_of.array), None)  # an array that somebody still has is found by its address
         self._views[id(place.array)] = place
 
     def place_of(self, array: npt.NDArray[Any]) -> Place | None:
@@ -295,7 +295,7 @@ class ContextMemory:
         return mem._place_for(spec, shape)
 
     def release(self, state: State) -> None:
-        """The context is over: give everything back."""
+        """Give everything back, because the context has ended."""
         with self._lock:
             self._end = state
             registered, own = self.all(), self._own
@@ -306,12 +306,12 @@ class ContextMemory:
             buffer.close()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: it is the parent's."""
+        """Leave the memory to the parent, in the child of a fork."""
         for mem in self.all():
             mem._life.end(State.FOREIGN)
 
     def _ask_for(self, buffer: SharedBuffer) -> int:
-        """The number of the memory on the device, which is asked before any of it is taken."""
+        """Ask the device for memory before any of it is allocated; returns its number there."""
         link = self._context.link
         message = ms.RegisterMemory(context=self._context.number, nbytes=buffer.nbytes)
         made = link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made.value)).value
@@ -323,7 +323,7 @@ class ContextMemory:
         return made
 
     def _give_up(self, number: int, buffer: SharedBuffer) -> None:
-        """Whoever asked for it was refused or interrupted and will not have it."""
+        """Give memory back whose caller was refused or interrupted."""
         if number:
             self._context.link.tell(ms.DeregisterMemory(memory=number))
         with self._lock:
@@ -333,7 +333,7 @@ class ContextMemory:
         buffer.close()
 
     def _refuse_if_over(self) -> None:
-        """Refuse what the device granted while the context went: nobody would ever give it back."""
+        """Refuse memory that the device granted while the context ended: nobody would give it back."""
         if self._end is State.LOST:
             raise DeviceLost("the device process went away while memory was shared with it")
         if self._end is not None:

@@ -1,6 +1,6 @@
 """A loaded graph as the chip would run it, and which ops each of its steps computes.
 
-This is found out when a profile or trace is read, never while something executes; they know steps by number.
+It is worked out when a profile or trace is read, never during an execution; profiles know steps by number.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 # Names of the nodes, and the type of each.
 StepOps = tuple[tuple[str, ...], tuple[str, ...]]
 
-# Clocks for which schematics are kept: votes of several clients make a handful.
+# How many schematics are kept, one for each set of clocks: several clients' votes make a handful.
 _MOST_KEPT = 16
 
 
 class Modelled:
-    """Holds the program and nothing of the device, so that a profile that is kept keeps no device alive."""
+    """The model of a graph. It has the program and nothing of the device, so a profile keeps no device alive."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Modelled:
         steps: int,
         core: int,
     ) -> None:
-        """``options`` are those of now: some may be others than when the graph was packed."""
+        """``options`` are the present ones, which may differ from those of the packed graph."""
         self._packed = packed
         self._program = program
         self._options = options
@@ -70,7 +70,7 @@ class Modelled:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a model of it: none of float graphs on a chip that has no half precision."""
+        """Whether the graph has a model: float graphs have none on a chip without half precision."""
         try:
             self.schematic(next(iter(self._schematics), FULL))
         except UnsupportedError:
@@ -78,7 +78,7 @@ class Modelled:
         return True
 
     def node_event(self, level: ProfileLevel, clocks: Clocks) -> ProfileEvent:
-        """Cycles of all nodes, as a detailed or a linting profile tells them; the same for every run."""
+        """Cycles of all nodes, as a detailed or linting profile has them; the same for every run."""
         from openhtp.report.linting import cycles_event, linting_event
 
         found = self._events.get((level, clocks))
@@ -95,14 +95,14 @@ class Modelled:
         return tuple(names for names, _ in step_nodes(self._compile(), self._device_steps))
 
     def digest(self, clocks: Clocks) -> str:
-        """By which a log knows the schematic again that it was made with."""
+        """A digest by which a log recognises its schematic."""
         from openhtp.report.profile_log import schematic_digest
 
         return schematic_digest(self.schematic(clocks))
 
     @property
     def preparation(self) -> str:
-        """By which a log knows the schematic of the graph's preparation again, whatever the clocks."""
+        """A digest by which a log recognises the schematic of the graph's preparation, whatever the clocks."""
         from openhtp.report.profile_log import preparation_digest
 
         return preparation_digest(self.schematic(next(iter(self._schematics), FULL)))
@@ -118,10 +118,10 @@ class Modelled:
 
 
 def ops_of_steps(graph: Graph) -> list[StepOps]:
-    """Nodes and their types for every step. Empty if the device cut the graph in a way that is not known here.
+    """Nodes and their types for every step.
 
-    The device compiles a program and joins its steps by rules that depend on nothing else, so they are followed
-    again.
+    Empty if the device cut the graph in a way that is not known here. The device compiles a program and joins its
+    steps by fixed rules, which are followed here again.
     """
     from openhtp.compiler.driver import program_for
 
@@ -130,7 +130,7 @@ def ops_of_steps(graph: Graph) -> list[StepOps]:
 
 
 def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
-    """The same for a compiled program that a device cut into so many steps."""
+    """Nodes for every step of a compiled program that a device cut into so many steps."""
     from openhtp.engine.segments import Cuts, cuts_of
 
     whole = tuple(range(1, len(program.steps)))
@@ -141,6 +141,6 @@ def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
     for begin, end in pairwise((0, *cuts.after, len(program.steps))):
         nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
         names = (tuple(node.name for node in nodes), tuple(node.op for node in nodes))
-        # A step that is computed in strips is there once for each.
+        # A step that is computed in strips appears once for each strip.
         found += [names] * (1 + len(cuts.rows.get(begin, ())))
     return found

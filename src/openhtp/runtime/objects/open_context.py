@@ -1,4 +1,4 @@
-"""A context on its device: all that graphs, memory, apps and binaries need of the context that they belong to."""
+"""A context on its device: what graphs, memory, apps and binaries need of their context."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class OpenContext:
-    """What is behind a ``Context``, which users hold.
+    """The part of a ``Context`` that its graphs, memory and apps share.
 
-    ``number`` is its number on the device, ``binary`` what it was made from, ``client_buffers`` those that its
-    client has parts of the binary in. ``forget`` has its device forget it.
+    ``number`` is its number on the device, ``binary`` its source, ``client_buffers`` are the client's buffers with
+    parts of the binary. ``forget`` makes the device object forget the context.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class OpenContext:
         self._tensor_ids = itertools.count(1)
 
     def make_on_device(self, message: ms.CreateContext, stop: Stop | None) -> None:
-        """Have the device open it, without graphs."""
+        """Have the device open the context, without graphs."""
         self.number = self.link.request(message, undo=free_context, stop=stop).value
 
-    # What graphs and memory need
+    # For graphs and memory
 
     def next_tensor_id(self) -> int:
         """An id that no other tensor of the context has."""
         return next(self._tensor_ids)
 
     def find_spec(self, name: str) -> TensorSpec:
-        """The tensor of this name, whichever graphs have it."""
+        """The tensor of this name in any graph."""
         specs = {
             (tensor.shape, tensor.dtype): tensor.spec
             for graph in list(self.graphs.values())
@@ -94,7 +94,7 @@ class OpenContext:
         return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
 
     def forget_bindings(self) -> None:
-        """What the graphs know about where tensors lie no longer holds."""
+        """Have graphs forget where tensors lie."""
         for graph in list(self.graphs.values()):
             if graph.loaded is not None:
                 graph.loaded.callee.bindings.forget_memory()
@@ -102,7 +102,7 @@ class OpenContext:
     # Its end
 
     def end(self, state: State) -> None:
-        """Nothing can be called any more."""
+        """Refuse all later calls."""
         self.life.end(state)
         self.packer.forget()
         if self.binary is not None and isinstance(self.binary.source, FileSource):
@@ -117,7 +117,7 @@ class OpenContext:
         self._forget()
 
     def release_memory(self, state: State) -> None:
-        """Give back what it shared with the device."""
+        """Give back the memory that the context shared with the device."""
         self.memory.release(state)
         if self.client_buffers is not None:
             if state is State.LOST:  # on the link's own thread, which must not wait for a callback
@@ -129,18 +129,18 @@ class OpenContext:
                 graph.loaded.callee.bindings.close()
 
     def discard(self) -> None:
-        """Whoever made or freed it was interrupted; what was done already does no harm."""
+        """Free the context after an interrupt of its making or freeing; what was freed already does no harm."""
         self.end(State.FREED)
         self.link.tell(ms.FreeContext(context=self.number))
         self.release_memory(State.FREED)
 
     def lose(self) -> None:
-        """The device process went away: everything here is stale until the client builds it anew."""
+        """Become stale, because the device process went away; the client has to build everything anew."""
         self.end(State.LOST)
         self.release_memory(State.LOST)
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: it is the parent's."""
+        """Leave the context to the parent, in the child of a fork."""
         self.life.end(State.FOREIGN)
         for graph in list(self.graphs.values()):
             graph.life.end(State.FOREIGN)
@@ -148,5 +148,5 @@ class OpenContext:
 
 
 def free_context(reply: ms.Reply) -> ms.FreeContext:
-    """What takes the making of a context back."""
+    """The request that undoes the making of a context."""
     return ms.FreeContext(context=reply.value)

@@ -1,4 +1,4 @@
-"""Power votes as a client holds them: configs under which it votes, and a perf profile for all it does."""
+"""Power votes of a client: configs to vote under, and a perf profile for all its work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _V = TypeVar("_V", DcvsVote, HmxVote)
 
 log = logging.getLogger(__name__)
 
-# The platform on which the documents have neither RPC polling nor a latency to ask for.
+# The platform for which the documents have neither RPC polling nor an RPC latency.
 _WITHOUT_RPC_VOTES = "qnx"
 _TIMES = {
     "rpc_control_latency_us": MAX_LATENCY_US,
@@ -61,7 +61,7 @@ class PowerConfig:
         self._votes = votes
         self._link = link
         self._life = Life("power config", "")
-        # How long this client watches the way to the device, under this config.
+        # How long this client polls the link, under this config.
         self._polling_us: int | None = None
         self._adaptive_us = 0
         message = ms.CreatePowerConfig(core=core)
@@ -77,16 +77,16 @@ class PowerConfig:
         adaptive_polling_us: int | None = None,
         hmx_timeout_us: int | None = None,
     ) -> None:
-        """Change votes: all that are given, or none if one of them is refused.
+        """Change the given votes, or none of them if one is refused.
 
         Args:
             dcvs: corners of core and bus, sleep, and what DCVS may do; what it leaves out stays.
             hmx: corners of the HMX, on chips from v75 on, and only beside a core vote under this config.
-            rpc_control_latency_us: the latency that is asked of the way to the device.
-            rpc_polling_us: how long, up to 10000, callers and device look for news before they sleep; 0 for
-                not at all. Without a vote they look for 60.
-            adaptive_polling_us: executions that take at least this long are slept for until just before their
-                end; 0 ends it. Only while polling.
+            rpc_control_latency_us: the latency that the link to the device should have.
+            rpc_polling_us: how long, up to 10000, callers and device poll before they sleep; 0 for not at all.
+                Without a vote they poll for 60.
+            adaptive_polling_us: callers sleep until just before the end of executions that take at least this
+                long; 0 turns it off. Only while polling.
             hmx_timeout_us: how long an idle HMX stays powered, up to a second.
         """
         self._life.require("use")
@@ -114,7 +114,7 @@ class PowerConfig:
 
     @property
     def alive(self) -> bool:
-        """Whether votes can be changed: it was not destroyed, and its device did not go away."""
+        """Whether votes can be changed: the config was not destroyed, and its device did not go away."""
         return self._life.state is State.LIVE
 
     def destroy(self) -> None:
@@ -130,7 +130,7 @@ class PowerConfig:
         except DeviceLost:
             return  # and its votes with it
         except BaseException:
-            # Whoever interrupted it has a freed object in hand, so that nobody else will withdraw the votes.
+            # After an interrupt the caller has a freed object, so nobody else will withdraw the votes.
             tidying.post((self._link.tell, (ms.DestroyPowerConfig(config=self.id),)))
             raise
 
@@ -193,7 +193,7 @@ class Votes:
         return None if self._profile is None else self._profile[1].profile
 
     def tell_of_limits(self, message: ms.SetPowerConfig) -> None:
-        """Say once what the documents do not have on the device's platform."""
+        """Warn once about features that the documents do not have on the device's platform."""
         for what, asked in (
             ("RPC polling", message.rpc_polling_us),
             ("RPC control latency", message.rpc_control_latency_us),
@@ -203,23 +203,23 @@ class Votes:
                 warn_once(log, (what, self._platform), words)
 
     def watch(self, link: Link) -> None:
-        """Tell the link how long the way is to be watched: as long as the longest vote says."""
+        """Have the link poll for as long as the longest vote says."""
         live = [config for config in list(self._configs.values()) if config._life.state is State.LIVE]
         polling_us = max((c._polling_us for c in live if c._polling_us is not None), default=None)
         adaptive_us = max((config._adaptive_us for config in live), default=0)
         link.set_polling(polling_us, adaptive_us)
 
     def forget(self, config: PowerConfig) -> None:
-        """A config is no more."""
+        """Forget a config that was destroyed."""
         self._configs.pop(config.id, None)
         self.watch(config._link)
 
     def lose(self) -> None:
-        """The device process went away, and the votes with it."""
+        """Forget all votes, because the device process went away."""
         self._end(State.LOST)
 
     def restore(self, link: Link) -> None:
-        """On a fresh process, the perf profile holds again. Votes do not: their configs are gone."""
+        """Apply the perf profile to a fresh process. Votes are not repeated: their configs are gone."""
         profile, self._profile = self._profile, None
         self._configs.clear()
         if profile is not None:
@@ -227,11 +227,11 @@ class Votes:
             self.set_profile(link, message.profile, **{name: getattr(message, name) for name in _TIMES})
 
     def free(self) -> None:
-        """The device is freed, and with it all that votes."""
+        """End all configs, because the device is freed."""
         self._end(State.FREED)
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: they are the parent's."""
+        """Leave the votes to the parent, in the child of a fork."""
         self._lock = make_lock("votes")
         self._end(State.FOREIGN)
 
@@ -241,7 +241,7 @@ class Votes:
 
 
 def _profile(config: int, name: object, times: Mapping[str, int | None]) -> ms.SetPowerConfig:
-    """The request that a perf profile comes to, checked."""
+    """The request for a perf profile, checked."""
     profile = find_perf_profile(name)
     unknown = sorted(times.keys() - _TIMES.keys())
     if unknown:
@@ -256,7 +256,7 @@ def _profile(config: int, name: object, times: Mapping[str, int | None]) -> ms.S
 
 
 def _vote(kind: type[_V], given: object, name: str) -> _V | None:
-    """A vote, from one or from its fields."""
+    """A vote, given as one or as its fields."""
     if given is None or isinstance(given, kind):
         return given
     if not isinstance(given, Mapping):

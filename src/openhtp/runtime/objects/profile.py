@@ -1,4 +1,4 @@
-"""Profile handles: what one call cost, as the API's tree of events; and logs of those of several calls."""
+"""Profile handles: what one call cost, as the API's tree of events; and logs of several calls."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Profile:
 
     Args:
         level: how much.
-        optrace: also what every op on the chip does when; see ``docs/profiling.md``.
-        max_events: events that are kept at most, of the first ones; None for all.
+        optrace: also when every op runs on the chip; see ``docs/profiling.md``.
+        max_events: how many events are kept, from the first on; None for all.
     """
 
     def __init__(self, level: ProfileLevel, *, optrace: bool = False, max_events: int | None = None) -> None:
@@ -42,9 +42,9 @@ class Profile:
         self._told: tuple[object, tuple[ProfileEvent, ...]] = (None, ())
 
     def events(self) -> tuple[ProfileEvent, ...]:
-        """The events of the last call, each with those it is made of.
+        """The events of the last call, each with the events below it.
 
-        Worked out when first asked for: a detailed profile compiles the graph again to tell about its ops.
+        They are worked out at the first call: a detailed profile compiles the graph again to describe its ops.
         """
         found = self.sheet.found
         if found is not self._told[0]:
@@ -131,8 +131,8 @@ class ProfileLog:
 
     With optrace, a schematic of each graph is written beside it.
 
-    ``schematic_folder`` is another folder for those, as the vendor's tools leave them in the working directory.
-    A schematic that the preparation of the graph left there stays as it is: the log tells when its ops ran.
+    ``schematic_folder`` is another folder for the schematics, as the vendor's tools leave them in the working
+    directory. A schematic from the preparation of the graph stays as it is: the log says when its ops ran.
 
     Examples:
         >>> with ProfileLog("run.log") as log:  # doctest: +SKIP
@@ -182,14 +182,14 @@ class ProfileLog:
                     self._found.setdefault(message.graph, {})[message.schematic] = schematic
 
     def note(self, message: Message) -> None:
-        """Keep what a program tells of itself: how long it took, how many inferences it ran."""
+        """Keep facts about the program itself: how long it took, how many inferences it ran."""
         with self._lock:
             if self._closed:
                 raise WrongState(f"the log {str(self.path)!r} is closed")
             self._messages.append(message)
 
     def close(self) -> None:
-        """Write the files; again does nothing."""
+        """Write the files; a second call does nothing."""
         from openhtp.report.profile_log import log_bytes
 
         with self._lock:
@@ -215,7 +215,7 @@ class ProfileLog:
                 self._write_schematic(graph, next(iter(traced.values())))
 
     def _write_schematic(self, graph: str, schematic: Schematic) -> None:
-        """One for each graph, at the clocks of its first run; one of the same preparation is left as it is."""
+        """Write the schematic of a graph at the clocks of its first run, unless the same preparation wrote one."""
         from openhtp.report.profile_log import preparation_digest, read_schematic, schematic_bytes
 
         target = self.schematics[graph] = self._folder / f"{_file_name(graph)}_schematic.bin"
@@ -230,7 +230,7 @@ class ProfileLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        """Write the files, unless something went wrong within."""
+        """Write the files, unless the body raised."""
         if kind is None:
             self.close()
 
@@ -240,7 +240,7 @@ def _file_name(graph: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing: a reader never sees a part."""
+    """Write a file in one step: a reader never sees a part of it."""
     try:
         write_file(path, data)
     except OSError as problem:

@@ -63,7 +63,10 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
 def finalize_events(
     level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int, served: Served
 ) -> tuple[ProfileEvent, ...]:
-    """Events of finalize. The stages are the documents'; what is not a stage of its own here is in a neighbour."""
+    """Events of finalize.
+
+    The stages are those of the documents; work that is no stage of its own here counts in a neighbour.
+    """
     spent = {
         "Graph Preparation Initializing": 0,
         "Graph Optimizations": compiled_ns - begin_ns,
@@ -86,9 +89,10 @@ _BACKEND = 1000
 def request_events(
     what: str, first: int, whole: int, times_ns: tuple[int, int, int], served: Served
 ) -> tuple[ProfileEvent, ...]:
-    """Events of a call that is one request: its way there and back, the device's part, its work, and the whole.
+    """Events of a call that is one request: the way there and back, the device's part, its work, and the whole.
 
-    ``first`` and ``whole`` are numbers of events; ``times_ns`` are those of its begin, its request and its end.
+    ``first`` and ``whole`` are numbers of events; ``times_ns`` are the times of the begin, the request and the
+    end.
     """
     begin_ns, asked_ns, end_ns = times_ns
     device = "Accelerator" if what == "deinit" else "accelerator"  # spelled so in the documents' listings
@@ -101,12 +105,12 @@ def request_events(
 
 
 def load_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
-    """Events of a context's creation from a binary; ``heap`` is what the device held before, if that is told."""
+    """Events of a context's creation from a binary; ``heap`` is what the device held before, if it is reported."""
     return (*_heap_event(HEAP_BEFORE, heap), *request_events("load binary", 1002, 100, times_ns, served))
 
 
 def free_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
-    """Events of a context's end; ``heap`` is what the device still holds, if that is told."""
+    """Events of a context's end; ``heap`` is what the device still holds, if it is reported."""
     return (*request_events("deinit", 4001, 500, times_ns, served), *_heap_event(HEAP_AFTER, heap))
 
 
@@ -120,12 +124,12 @@ def held_bytes(info: dict[str, Any]) -> int:
 
 
 def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
-    """What only a detailed or linting profile has: resources, cycles of ops, and times of the device's steps."""
+    """Events of detailed and linting profiles only: resources, cycles of ops, and times of the device's steps."""
     times = run.told.step_times_ns
     steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(times))
     events = [
         _us(3010, "Time for initial VTCM acquire", acquire_ns),
-        # The emulated chip has nothing to switch on, and that of the vendor's library tells nothing.
+        # The emulated chip has nothing to switch on, and the vendor's library does not report it.
         ProfileEvent(3011, "Time for HVX + HMX power on and acquire", _power_up_us(run), "us", modelled=True),
         ProfileEvent(STEPS, "Steps on the device", sum(times) // 1000, "us", events=steps),
     ]

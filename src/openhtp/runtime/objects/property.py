@@ -117,7 +117,7 @@ _NOT_SUPPORTED = {
     "PROFILE_SUPPORT_CUSTOM_CONFIG": 1402,
     "CUSTOM_HTP_UNSIGNED_PD_SUPPORT": 2002,
 }
-# What the vendor's library does not have and our queue around it cannot add: dynamic, sparse, optional and
+# Features that the vendor's library lacks and our queue around it cannot add: dynamic, sparse, optional and
 # updateable tensors.
 _NOT_ON_VENDOR = {213, 218, 219, 504, 505, 506, 507, 508, 517, 518}
 _BY_NUMBER = dict.fromkeys(_SUPPORTED.values(), True) | dict.fromkeys(_NOT_SUPPORTED.values(), False)

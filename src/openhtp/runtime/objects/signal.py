@@ -54,7 +54,7 @@ class Signal:
 
 
 class AtOnce(Signal):
-    """Carried by a call that must not wait: without a free place in the queue it raises QueueFull."""
+    """Carried by a call that must not wait: it raises QueueFull if the queue has no free place."""
 
     def __init__(self) -> None:
         super().__init__()
