@@ -1,8 +1,9 @@
 """LoRA adapters: two thin matrices beside a large one, read from a PEFT folder, and fitted to a common shape.
 
-An adapter adds ``up @ (down @ x)`` to what a weight makes of ``x``. Graphs hold both as updateable tensors, so one
-adapter is exchanged for another without a graph being made again; all adapters of a bundle then have one rank for
-each weight, and one encoding. Rows of ``down`` are scaled to 1, which ``up`` makes good, so that one suits all.
+An adapter adds ``up @ (down @ x)`` to the product of a weight with ``x``. Graphs hold both as updateable tensors,
+so adapters can be exchanged without compiling a graph again; all adapters of a bundle therefore have one rank for
+each weight, and one encoding. Rows of ``down`` are scaled to 1, and columns of ``up`` by the inverse, so that one
+encoding suits all adapters.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """What is added to which weights, by our names; scaling by alpha is in ``up`` already."""
+    """Matrices to add to weights, by our names of the weights; ``up`` includes the scaling by alpha."""
 
     name: str
     matrices: Mapping[str, Thin]
@@ -57,7 +58,7 @@ class Adapter:
 
 
 class Half(NamedTuple):
-    """One of an adapter's matrices as a graph holds it."""
+    """One of an adapter's matrices in the form that graphs have."""
 
     name: str
     shape: tuple[int, int]
@@ -67,13 +68,13 @@ class Half(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """Which weights have room for adapters, and for what rank; the largest of every row of ``up`` seen."""
+    """The weights that adapters may change, with their ranks and the largest number in every row of ``up``."""
 
     ranks: Mapping[str, int]
     largest: Mapping[str, Array]
 
     def fitted(self, adapter: Adapter, config: LlamaConfig) -> Adapter:
-        """The adapter with all weights of the plan and its ranks; what it leaves alone is zero."""
+        """The adapter with all weights and ranks of the plan; weights that it leaves alone get zeros."""
         shapes = Llama.shapes(config)
         matrices = {}
         for name, rank in self.ranks.items():
@@ -109,7 +110,7 @@ class AdapterPlan:
         return by_name
 
     def runs(self, adapters: Sequence[Adapter], config: LlamaConfig) -> list[Mapping[str, Thin]]:
-        """What a model may have to run with: none, which is zeros, and each of these."""
+        """All ways in which a model may run: without an adapter, which means zeros, and with each of these."""
         return [self.fitted(adapter, config).matrices for adapter in (Adapter("none", {}), *adapters)]
 
 
@@ -206,7 +207,7 @@ def _pair(
 
 
 def _scaling(about: Mapping[str, Any], rank: int) -> float:
-    """What PEFT multiplies by. ``r`` may differ for this matrix (rank_pattern): its shape has the rank."""
+    """The factor that PEFT applies. ``r`` may differ for this matrix (rank_pattern), whose shape has the rank."""
     alpha = real_number(about.get("lora_alpha", about.get("r", rank)))
     stated = whole_number(about.get("r", rank))
     if alpha is None or stated is None or stated < 1:

@@ -1,9 +1,9 @@
-"""Ranges of keys and values made even before they are stored in 8 bits; what the model computes stays the same.
+"""Ranges of keys and values made even before they are stored in 8 bits; the model's results stay the same.
 
 A layer's cache has one scale, and a few of its channels are several times larger than the others, which then have
-few steps left. Attention takes products of keys with queries: what a key is divided by, its query can be
-multiplied by. Both elements that a rotation turns into each other need the same factor. Values are added up
-and multiplied by the output matrix, whose columns take their factors. All of it is done in the weights.
+few steps left. Attention multiplies keys with queries, so a key can be divided by a factor if its query is
+multiplied by it. The two elements of a rotation need the same factor. Values are added up and multiplied by the
+output matrix, whose columns take the factors. Only weights are changed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from openhtp.llm.adapter import Adapter
 from openhtp.llm.model import Array, Llama, Thin, Watch
 
-# How much larger than in the text seen an element may become before it limits all the others.
+# By how much an element may exceed its largest value in the text before it limits all the others.
 _ROOM = 1.2
-# An element that is never used must not be blown up without end.
+# The factor of an element that is never used is bounded.
 _LEAST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Balance:
-    """What rows and columns of weights are multiplied with."""
+    """Factors of rows and columns of weights."""
 
     rows: Mapping[str, Array]
     columns: Mapping[str, Array]
@@ -44,14 +44,14 @@ class Balance:
         return dataclasses.replace(adapter, matrices=matrices)
 
     def of_thin(self, name: str, thin: Thin) -> Thin:
-        """What is added to one weight."""
+        """The matrices that an adapter adds to one weight, balanced."""
         rows, columns = self.rows.get(name), self.columns.get(name)
         up = thin.up if rows is None else thin.up * rows[:, None]
         return Thin(thin.down if columns is None else thin.down * columns, up)
 
 
 class Extent:
-    """How large each element of keys and values becomes, seen by watching every tensor."""
+    """The largest value of each element of keys and values, found by watching every tensor."""
 
     def __init__(self) -> None:
         self._largest: dict[str, Array] = {}
@@ -87,7 +87,7 @@ class Extent:
 
 
 def _shares(largest: Array) -> Array:
-    """Each element's part of the largest one; those near it are left as they are."""
+    """Each element as a share of the largest one; elements near the largest get 1."""
     most = max(float(largest.max()), 1e-12)
     return np.asarray(np.clip(largest * (_ROOM / most), _LEAST, 1.0), np.float32)
 
@@ -95,7 +95,7 @@ def _shares(largest: Array) -> Array:
 def balanced(
     model: Llama, adapters: Sequence[Adapter], runs: Sequence[Mapping[str, Thin]], windows: Sequence[Sequence[int]]
 ) -> tuple[Llama, list[Adapter]]:
-    """The model and its adapters with even keys and values, by what some text shows; ``runs`` as for ranges."""
+    """The model and its adapters with even keys and values, measured on some text; ``runs`` as for ranges."""
     extent = Extent()
     for added in runs or ({},):
         for ids in windows:

@@ -51,7 +51,7 @@ class Bundle:
     about: About
     binaries: Sequence[bytes]
     tokenizer: Path | None = None
-    # For each adapter a binary section for every part: of its first graph; the other ones take the same data.
+    # For each adapter and part a binary section, made for the part's first graph; the others take the same data.
     adapters: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     @property
@@ -96,7 +96,7 @@ class Bundle:
         return {"graphs": graphs}
 
     def genie_config(self) -> dict[str, Any]:
-        """What Genie is to be given to run the bundle; files are named as ``save`` names them."""
+        """The configuration with which Genie runs the bundle; files are named as ``save`` names them."""
         names = [part_name(number, self.parts) for number in range(1, self.parts + 1)]
         return genie_config(self.config, names, _TOKENIZER, context=self.context, native=self.about.native_kv)
 
@@ -117,7 +117,7 @@ class Bundle:
         write_file(path / GENIE_CONFIG, json.dumps(self.genie_config(), indent=1).encode())
         if self.about.native_kv:
             write_file(path / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
-        # Last: a folder that has it is whole.
+        # Last: a folder that has this file is complete.
         write_file(path / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
         return path
 
@@ -145,7 +145,7 @@ class Bundle:
 
 
 def graph_name(ar: int, context: int, part: int, parts: int) -> str:
-    """As Genie tells prompt and token graphs apart."""
+    """A name by which Genie distinguishes prompt graphs from token graphs."""
     return f"{'token' if ar == 1 else 'prompt'}_ar{ar}_cl{context}_{part}_of_{parts}"
 
 

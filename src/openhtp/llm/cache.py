@@ -1,8 +1,8 @@
 """The KV cache on the client's side: where tokens are, and how new ones get there.
 
 Tokens lie dense, the first at place 0. A pass puts its new tokens at ``index``, the next multiple of 32;
-afterwards they are written behind the others, which costs the same whatever the context is. What a pass reads
-behind them is zero in a native cache; tokens that are taken back are cleared, so that it is in a flat one, too.
+afterwards they are written behind the others, which costs the same whatever the context is. Behind the tokens, a
+pass reads zeros in a native cache; tokens that are taken back are cleared, so a flat cache has zeros there, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PartCache:
 
     @property
     def halves(self) -> tuple[tuple[hmx.Side, Bytes], ...]:
-        """Both, with what they are."""
+        """Keys and values, each with its side."""
         return (hmx.Side.KEY, self.keys), (hmx.Side.VALUE, self.values)
 
 
@@ -86,7 +86,7 @@ class KvCache:
             self._put(side, cache, begin, tokens)
 
     def advance(self, count: int) -> None:
-        """So many tokens were written."""
+        """Count tokens that were written."""
         self.valid += count
         self.position += count
 
@@ -101,7 +101,7 @@ class KvCache:
             self.position -= number
 
     def evict(self, count: int, *, keep: int = 0) -> None:
-        """Forget the ``count`` tokens behind the first ``keep``; the others move up. Both are in blocks of 32.
+        """Forget the ``count`` tokens behind the first ``keep``; the others move up. Both are multiples of 32.
 
         Keys keep the positions that they were rotated for, so distances in the text stay true.
         """
@@ -122,7 +122,7 @@ class KvCache:
         self.valid -= number
 
     def grow(self, context: int) -> None:
-        """Have room for more tokens from the next pass on; the bundle must have graphs for that context."""
+        """Make room for more tokens from the next pass on; the bundle must have graphs for that context."""
         number = whole_number(context)
         if number is None or number < self.valid:
             raise InvalidArgument(
@@ -140,7 +140,7 @@ class KvCache:
         raise InvalidArgument(f"layer is {shown(layer)}; expected 0 to {self._config.layers - 1}")
 
     def move(self, parts: Sequence[PartCache], context: int) -> None:
-        """Go on in other memory, perhaps for another context, with all tokens."""
+        """Move all tokens to other memory, perhaps for another context."""
         for old, new in zip(self._parts, parts, strict=True):
             for (side, source), (_, target) in zip(old.halves, new.halves, strict=True):
                 if source.shape == target.shape:

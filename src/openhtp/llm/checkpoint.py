@@ -103,7 +103,7 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
     return weights
 
 
-# What weights are called: our names, and those in checkpoints of Hugging Face and of ours. ``N`` is the layer.
+# Names of weights: ours, and those in checkpoints of Hugging Face and of ours. ``N`` is the layer.
 
 
 _OUTER = {
@@ -135,7 +135,7 @@ def checkpoint_names(name: str) -> tuple[str, ...]:
 
 
 def our_name(name: str) -> str | None:
-    """Our name of a checkpoint's tensor; None if it is none of a Llama's."""
+    """Our name of a checkpoint's tensor; None if the tensor does not belong to a Llama."""
     layer = _LAYER.search(name)
     kind = _KIND_OF.get(_LAYER.sub("layers.N.", name, count=1))
     if kind is None:

@@ -18,7 +18,7 @@ _MOST = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
-    """Llama 3's stretching of rotary frequencies for contexts longer than those it was first trained on."""
+    """Llama 3's stretching of rotary frequencies, for contexts longer than those of its first training."""
 
     factor: float
     low: float
@@ -72,7 +72,7 @@ class LlamaConfig:
 
     @property
     def parameters(self) -> int:
-        """Numbers in all weight matrices; norms are not worth counting."""
+        """How many numbers all weight matrices have; norms are not counted."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         whole = self.layers * (attention + 3 * self.hidden * self.ffn)
         return whole + self.vocab * self.hidden * (1 if self.tied else 2)

@@ -1,4 +1,4 @@
-"""Text generation on a device: prefill in chunks, then token by token, beside whatever else the device runs."""
+"""Text generation on a device: prefill in chunks, then token by token, beside other clients of the device."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Stats:
 class Generator:
     """A bundle on a device, and one sequence of tokens.
 
-    ``generate`` goes on from the tokens so far: a chat keeps its cache between calls. A call that fails, because
-    the device was lost for instance, leaves the tokens so far; the next one goes on with them.
+    ``generate`` goes on from the tokens so far: a chat keeps its cache between calls. A call that fails, for
+    instance because the device was lost, leaves the tokens so far; the next call goes on with them.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Generator:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All tokens so far: prompts, and what was written."""
+        """All tokens so far: prompts and generated tokens."""
         return tuple(self._tokens)
 
     @property
@@ -119,12 +119,12 @@ class Generator:
     def use_adapter(self, name: str | None) -> None:
         """Run with another adapter of the bundle, or with none, from the next pass on.
 
-        What is in the cache stays: it was computed with the adapter before. ``reset`` begins anew.
+        The cache keeps its tokens, which were computed with the adapter before. ``reset`` begins anew.
         """
         self._adapter = self._sequencer.adapter = _checked_adapter(name, self._bundle)
 
     def graph_steps(self, ar: int) -> int:
-        """After how many steps of a pass of so many tokens the device may let others go first."""
+        """The number of steps of a pass of so many tokens; after each of them other clients may go first."""
         parts = range(self._bundle.parts)
         return sum(self._loaded.graph(ar, part, self._cache.context).steps for part in parts)
 
@@ -155,8 +155,8 @@ class Generator:
     ) -> AsyncIterator[Any]:
         """Write up to ``max_new`` tokens after the prompt: text gives text, token numbers give numbers.
 
-        Without a prompt, it goes on where the last call ended or failed, in text if that did. A token in ``stop``
-        ends it and is given out, too.
+        Without a prompt, it goes on where the last call ended or failed, in text if that call wrote text. A token
+        in ``stop`` ends the generation and is yielded, too.
         """
         ids = self._ids(prompt)
         how = Sampling() if sampling is None else sampling
@@ -167,12 +167,12 @@ class Generator:
         if not ids and not self._tokens:
             raise InvalidArgument("the prompt is empty, and nothing was written before; expected a token")
         if not ids and not fresh:
-            # All tokens are in the cache, but what follows the last one has to be asked again.
+            # All tokens are in the cache, but the last one has to run again for the token that follows it.
             self._cache.rewind(1)
             fresh = self._tokens[-1:]
         self._check_room(len(fresh) + len(ids))
         self._busy = True
-        # Once it is the generator's, a prompt that failed to run is still there for the next call.
+        # From here on the generator has the prompt: if it fails to run, the next call still has it.
         self._tokens += ids
         if prompt is not None:
             self._in_text = isinstance(prompt, str)
@@ -196,7 +196,7 @@ class Generator:
         return "".join(pieces) if self._in_text else pieces
 
     async def score(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Real logits [tokens, vocab] of tokens that follow those so far; they are kept as if written."""
+        """Real logits [tokens, vocab] of tokens that follow those so far; they are kept as if generated."""
         ids = self._ids(tokens)
         fresh = self._tokens[self._cache.position :]
         self._check_room(len(fresh) + len(ids))
@@ -205,7 +205,7 @@ class Generator:
         return np.concatenate(rows)[len(fresh) :]
 
     def free(self) -> None:
-        """Give memory and, unless others share them, graphs back."""
+        """Give back memory and, unless others share them, graphs."""
         self._sequencer.free()
         if self._owner:
             self._loaded.free()
@@ -244,7 +244,7 @@ class Generator:
             checks += 1
 
     async def _next(self, how: Sampling, chance: np.random.Generator) -> list[int]:
-        """The tokens that one more pass is sure of."""
+        """The tokens that one more pass confirms."""
         fresh = self._tokens[self._cache.position :]
         guesses = []
         if self._lookahead and how.is_greedy:
@@ -288,7 +288,7 @@ class Generator:
     # Room and memory
 
     def _ready(self, ar: int) -> None:
-        """Have graphs and memory: again, if the device was lost; larger, if there is no room."""
+        """Make graphs and memory ready: again if the device was lost, larger if there is no room."""
         lost = any(not context.is_usable for context in self._loaded.contexts) or not self._loaded.contexts
         if lost:
             self._loaded = self._load()
@@ -329,7 +329,7 @@ class Generator:
             )
 
     def _chunk_for(self, count: int) -> int:
-        """Tokens of the next prefill pass: the most that are wanted at once, or what the rest needs."""
+        """Tokens of the next prefill pass: the largest chunk, or the smallest pass that takes the rest."""
         sizes = [ar for ar in self._bundle.ar if self._has_room(ar) and ar <= self._chunk]
         if not sizes:
             sizes = [ar for ar in self._bundle.ar if self._has_room(ar)]
@@ -392,11 +392,11 @@ def _checked_lookahead(given: object, bundle: Bundle) -> int:
     return number
 
 
-# Guessing the next tokens from what was written before: n-grams. A pass then checks all guesses at once.
+# Guessing the next tokens by n-grams from the tokens so far. A pass then checks all guesses at once.
 
 
 class NgramDraft:
-    """Remembers what followed each run of ``length`` tokens, the last time it was there."""
+    """Remembers what last followed each run of ``length`` tokens."""
 
     def __init__(self, length: int = 2) -> None:
         self._length = length
@@ -458,7 +458,7 @@ def choose(logits: npt.NDArray[np.float32], sampling: Sampling, chance: np.rando
     scaled = logits[order].astype(np.float64) / sampling.temperature
     power = np.exp(scaled - scaled[0])
     share = power / power.sum()
-    # As many of the likeliest as make up top_p, the one that reaches it included.
+    # The likeliest tokens that together reach top_p.
     kept = int(np.searchsorted(np.cumsum(share), sampling.top_p)) + 1
     share = share[:kept] / share[:kept].sum()
     return int(order[chance.choice(len(share), p=share)])

@@ -1,9 +1,9 @@
 """One part of a model as a QNN graph that takes N tokens at a time and a KV cache of fixed length.
 
-New keys and values are put into the cache by ScatterElements, head by head: the one structure that both a flat and
-a native cache can have. In the form that AI Hub exports, Concat puts them behind a cache that is shorter by as
-many places, and no index is needed. The tensors between ops have the names under which the float model shows them,
-so that their ranges are found by name.
+ScatterElements puts new keys and values into the cache, head by head: the only structure that suits both a flat
+and a native cache. In the form that AI Hub exports, Concat puts them behind a cache that is shorter by as many
+places, and no index is needed. The tensors between ops have the names under which the float model shows them, so
+that their ranges are found by name.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class PartPlan:
 
 
 def hidden_name(part: int) -> str:
-    """The tensor that a part hands to the next."""
+    """The name of the tensor that a part hands to the next."""
     return f"hidden_{part}"
 
 
 def mask_depth(ranges: Ranges, layers: Sequence[int]) -> float:
-    """How much is taken off a masked score, so that it is below any that is not."""
+    """How much is subtracted from a masked score, so that it is below any other score."""
     spans = [ranges[f"layers.{layer}.scores"] for layer in layers]
     return float(np.ceil(max(high - low for low, high in spans) * 1.1 + MASK_DEPTH))
 
@@ -140,7 +140,7 @@ class _Part:
     # Inputs
 
     def _table(self) -> TensorSpec:
-        """The embedding in the type of activations: looking up rounds nothing then."""
+        """The embedding in the type of activations, so that looking up does not round."""
         quant = activation_encoding(self._ranges["embed_table"], self._dtype)
         stored = quant.quantize(self._model.weights["embed"], *self._dtype.integer_range)
         return self._scribe.constant("embed", stored.astype(self._dtype.numpy), self._dtype, quant)
@@ -172,7 +172,7 @@ class _Part:
         self._indices = along, scribe.transposed("value_index", along, (0, 1, 3, 2))
 
     def _flags(self, mask: TensorSpec) -> TensorSpec:
-        """A 16-bit mask as truth values: what is kept is 0 (pattern A), or is not (pattern B)."""
+        """A 16-bit mask as truth values: kept entries are 0 (pattern A) or not 0 (pattern B)."""
         zero = self._scribe.constant("mask_zero", np.zeros((1,), np.uint16), _U16, _FLAGS)
         op = "ElementWiseEqual" if self._plan.pattern == "A" else "ElementWiseNotEqual"
         return self._scribe.made("keeps", op, [mask, zero], mask.shape, dtype=DType.BOOL_8)
@@ -322,7 +322,7 @@ class _Part:
         return self._scribe.made(made, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
 
     def _added(self, name: str, x: TensorSpec, weight: str) -> TensorSpec:
-        """What an adapter adds: a product with two thin matrices that can be exchanged."""
+        """The sum that an adapter adds: a product with two thin matrices that can be exchanged."""
         assert self._room is not None
         halves = self._room.halves(self._name(weight), self._config, self._dtype.bits)
         for half, made in zip(halves, ("down", "up"), strict=True):
@@ -367,7 +367,7 @@ Shape = tuple[int, ...]
 
 
 class Scribe:
-    """A graph being written. Nodes are named after what they make."""
+    """A graph being written. Nodes are named after their outputs."""
 
     def __init__(self, name: str) -> None:
         self._builder = GraphBuilder(name)
@@ -386,7 +386,7 @@ class Scribe:
     def constant(
         self, name: str, data: Array, dtype: DType, quant: Encoding | None = None, *, updateable: bool = False
     ) -> TensorSpec:
-        """A constant, written once however often it is asked for; ``updateable``: it can be exchanged later."""
+        """A constant, written once however often it is used; ``updateable``: it can be exchanged later."""
         known = self._builder.tensors.get(name)
         if known is not None:
             return known

@@ -34,14 +34,14 @@ from openhtp.runtime.objects.mem import Mem
 Array = npt.NDArray[Any]
 
 _TURNS = ("position_ids_cos", "position_ids_sin")
-# What a graph holds while its adapter is being exchanged, or if that failed: no adapter has this name.
+# Stands for the adapter of a graph while it is exchanged, or if that failed: no adapter has this name.
 _UNKNOWN = "?"
 # Each array of a buffer begins at a multiple of this.
 _ALIGNED = 64
 
 
 class LoadedBundle:
-    """The contexts of all parts. Several sequences may share them: their memory is their own."""
+    """The contexts of all parts. Several sequences may share them; each sequence has memory of its own."""
 
     def __init__(
         self, bundle: Bundle, device: Device, *, priority: Priority | str | int, queue_depth: int
@@ -59,7 +59,7 @@ class LoadedBundle:
         self.bundle = bundle
         self.device = device
         self.contexts: list[Context] = []
-        # Which adapter each graph holds; graphs that are not in it hold what they came with: none.
+        # The adapter of each graph; graphs that are missing here have none, as they came.
         self._held: dict[str, str | None] = {}
         self._base: dict[str, bytes] = {}
         self._applying = threading.Lock()
@@ -80,7 +80,7 @@ class LoadedBundle:
         return self._held.get(graph.name) == adapter
 
     def apply(self, part: int, graph: Graph, adapter: str | None) -> None:
-        """Give a graph of one part an adapter; executions that were queued before keep theirs."""
+        """Apply an adapter to a graph of one part; executions that were queued before keep the old one."""
         context, name = self.contexts[part], graph.name
         with self._applying:
             if name not in self._base:
@@ -117,7 +117,7 @@ class Sequencer:
     def __init__(
         self, loaded: LoadedBundle, cache: KvCache | None, context: int, adapter: str | None = None
     ) -> None:
-        """``cache`` is what an earlier one held, if its tokens are to be kept."""
+        """``cache`` is the cache of an earlier sequencer, whose tokens are kept."""
         self._loaded = loaded
         self._bundle = loaded.bundle
         self._config = loaded.bundle.config
@@ -157,7 +157,7 @@ class Sequencer:
         self._fill(stages, ar, tokens)
         begin, count = self.cache.valid, len(tokens)
         for number, stage in enumerate(stages):
-            # Another sequence may change it while this one waits, so it is looked at until it is right.
+            # Another sequence may change the adapter while this one waits, so it is checked again.
             while not self._loaded.holds(stage.graph, self.adapter):
                 apply = functools.partial(self._loaded.apply, number, stage.graph, self.adapter)
                 await beside(apply, name="openhtp-adapter")
@@ -175,7 +175,7 @@ class Sequencer:
         return logits
 
     async def _settle(self) -> None:
-        """Wait for what an interrupted pass left behind: its memory is about to be used again."""
+        """Wait for the executions of an interrupted pass, because their memory is about to be used again."""
         while self._under_way:
             execution = self._under_way[-1]
             execution.cancel()
@@ -209,7 +209,7 @@ class Sequencer:
     # Inputs
 
     def _fill(self, stages: Sequence[_LoadedPart], ar: int, tokens: Sequence[int]) -> None:
-        """Tokens, positions, mask and place of a pass; what is not filled by tokens is padding."""
+        """Fill in tokens, positions, mask and place of a pass; the rest is padding."""
         cache, count = self.cache, len(tokens)
         first = stages[0].inputs
         first["input_ids"][0, :count] = tokens
@@ -223,7 +223,7 @@ class Sequencer:
                 stage.inputs[name][...] = first[name]
 
     def _turns(self, stage: _LoadedPart, count: int) -> tuple[Array, Array]:
-        """Stored cosines and sines of at least the first ``count`` positions; more than needed, to be kept."""
+        """Stored cosines and sines of at least the first ``count`` positions; more are kept for later."""
         if len(self._turned[0]) < count:
             quant, kind = stage.turns, stage.inputs[_TURNS[0]].dtype
             stored = [

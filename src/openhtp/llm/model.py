@@ -1,7 +1,7 @@
 """A Llama in float: its weights, and plain numpy to compute it with.
 
-What is exported is compared with this, and calibrated by it: every tensor that a graph will quantize is shown to
-``watch`` under the name that it has there.
+Exported graphs are compared with this model and calibrated by it: ``watch`` sees every tensor that a graph will
+quantize, under its name in the graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.llm.config import LlamaConfig
 
 Array = npt.NDArray[np.float32]
-# Shown a tensor by name; what it returns is computed on with.
+# Gets each tensor with its name; the model goes on with the tensor that it returns.
 Watch = Callable[[str, Array], Array]
 
 
@@ -157,7 +157,7 @@ class Llama:
 
 
 def product_factor(weight: str, config: LlamaConfig) -> float:
-    """What the product with a weight is multiplied by: queries are scaled once, rather than all their scores."""
+    """The factor of a product with a weight: queries are scaled once, rather than all their scores."""
     return float(config.head_dim**-0.5) if weight.endswith(".wq") else 1.0
 
 

@@ -17,19 +17,19 @@ Progress = Callable[[float], None]
 
 
 def nats_per_token(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> float:
-    """Mean surprise of each token by those before it."""
+    """Mean surprise of each token, given the tokens before it."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     chances = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return float(-chances[np.arange(len(ids) - 1), np.asarray(ids)[1:]].mean())
 
 
 def float_nats(model: Llama, ids: Sequence[int], window: int, progress: Progress | None = None) -> float:
-    """Of the float model, window by window."""
+    """Nats per token of the float model, window by window."""
     return _mean_nats(lambda part: model.forward(part)[0], ids, window, progress)
 
 
 def device_nats(chat: Generator, ids: Sequence[int], window: int, progress: Progress | None = None) -> float:
-    """Of the quantized model on its device, in the same windows."""
+    """Nats per token of the quantized model on its device, in the same windows."""
 
     def logits(part: list[int]) -> npt.NDArray[np.float32]:
         chat.reset()
@@ -51,7 +51,10 @@ def _mean_nats(
     window: int,
     progress: Progress | None,
 ) -> float:
-    """Of all full windows; a last one that is not full is left out. ``progress`` gets the share that is done."""
+    """Nats per token of all full windows; a last window that is not full is left out.
+
+    ``progress`` gets the share that is done.
+    """
     tokens = [int(token) for token in ids]
     if len(tokens) < 2 or window < 2:
         raise InvalidArgument(f"{len(tokens)} tokens in windows of {window}; expected at least 2 of each")

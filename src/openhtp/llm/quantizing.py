@@ -38,7 +38,7 @@ PRECISIONS = {
 }
 # Tensors whose range is known without looking.
 FIXED: Ranges = {"probabilities": (0.0, 1.0), "sigmoid": (0.0, 1.0)}
-# What 16 bits have to spare is given to values that calibration did not see.
+# 16 bits have steps to spare, which are left for values that calibration did not see.
 _MARGIN_16 = 0.5
 KV_ZERO = 128
 # Which tensor a matrix is multiplied with.
@@ -81,7 +81,7 @@ def kv_encoding(span: Range) -> ScaleOffset:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What calibration found: ranges of all tensors, and second moments of what is multiplied with weights."""
+    """Results of calibration: ranges of all tensors, and second moments of the inputs of weights."""
 
     ranges: Ranges
     moments: Moments
@@ -89,7 +89,7 @@ class Seen:
 
 
 def calibration_windows(model: Llama, text: Sequence[int] | None, window: int) -> list[list[int]]:
-    """A text in pieces that are run at once. Without one, what the model itself writes: no data is needed then."""
+    """A text in pieces that are run at once. Without a text, the model writes one itself, so no data is needed."""
     if text is None:
         return sampled_texts(model, _SAMPLED_TEXTS, min(window, _SAMPLED_TOKENS))
     ids = [int(token) for token in text]
@@ -108,8 +108,8 @@ def calibrate(
 ) -> Seen:
     """The range of every tensor over some text, by the name that it has in graphs.
 
-    ``moments``: also how inputs of weights go together. ``adapters`` are all those that it may run with, that of
-    zeros included.
+    ``moments``: also how inputs of weights go together. ``adapters`` are all adapters that the model may run with,
+    including the one of zeros.
     """
     ranges: dict[str, Range] = {}
     squares: dict[str, npt.NDArray[np.float64]] = {}
@@ -143,20 +143,23 @@ def sampled_texts(model: Llama, texts: int, count: int, seed: int = 0) -> list[l
 
 
 # Weights in steps: to the nearest, or so that what one rounding does to the result is made up for by the next.
-# Where inputs of a matrix go together, as they do in a text, an error in one weight can be taken back by its
-# neighbours in the same row. Weight after weight is rounded, and what that changed is spread over those to come,
-# by the inverse of the inputs' second moments (known as GPTQ; arXiv 2210.17323).
+# Where inputs of a matrix are correlated, as they are in a text, neighbours in the same row can make up for the
+# error of one weight. Weight after weight is rounded, and its error is spread over the weights to come, by the
+# inverse of the inputs' second moments (known as GPTQ; arXiv 2210.17323).
 
 _BLOCK = 64
-# Of the mean square of all inputs: how sure one has to be that some go together. More with little text.
+# A share of the mean square of all inputs that is added to the moments: more of it trusts correlations less.
 _LEAST_DAMPING = 0.01
 
 
 class Levels:
-    """All matrices of a model in steps, each worked out once, whichever graphs ask for it."""
+    """All matrices of a model in steps, each computed once for all graphs."""
 
     def __init__(self, model: Llama, moments: Moments, tokens: int) -> None:
-        """``moments`` of the inputs, by their names, over so many tokens; without them, steps are the nearest."""
+        """``moments`` of the inputs, by their names, over so many tokens.
+
+        Without them, weights are rounded to the nearest.
+        """
         self._model = model
         self._moments = moments
         self._tokens = tokens
@@ -184,7 +187,7 @@ class Levels:
 def made_up_for(steps: Array, moments: npt.NDArray[np.float64], highest: int, damping: float) -> Array:
     """Whole steps for weights [out, in] that are given in steps, errors of each spread over those after it."""
     square = moments + np.eye(len(moments)) * max(float(np.diag(moments).mean()) * damping, 1e-12)
-    # What matters most first: then there are most others to make up for it.
+    # Weights of the largest inputs come first: then most others can make up for their errors.
     order = np.argsort(-np.diag(square), kind="stable")
     spread = np.linalg.cholesky(np.linalg.inv(square[np.ix_(order, order)])).T.astype(np.float32)
     rest = np.ascontiguousarray(steps[:, order], np.float32)

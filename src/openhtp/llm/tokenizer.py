@@ -13,7 +13,7 @@ from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
 from openhtp.core.files import read_file
 
 _MOST_BYTES = 256 << 20
-# What a decoder writes for bytes that are no whole character yet.
+# Decoders write this character for bytes that are not yet a whole character.
 _PARTIAL = "\ufffd"
 
 
@@ -76,12 +76,12 @@ class Streamer:
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        # What a token is written as depends on the one before it.
+        # The text of a token depends on the token before it.
         self._ids = list(before)[-4:]
         self._told = len(tokenizer.decode(self._ids)) if self._ids else 0
 
     def add(self, token: int) -> str:
-        """What is now certain of the text and was not told yet."""
+        """The text that has become certain with this token."""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         if text.endswith(_PARTIAL):
