@@ -64,8 +64,8 @@ def backend_set_config(backend: int, config: int) -> None:
 
 def _take_options(config: int) -> None:
     """Warn of options without effect; refuse options that do not exist."""
-    for place in memory.pointers(config, "the backend's configuration"):
-        number = memory.structure(struct("Config"), place, "the backend's configuration").option
+    for entry in memory.pointers(config, "the backend's configuration"):
+        number = memory.structure(struct("Config"), entry, "the backend's configuration").option
         if number not in _OPTIONS:
             raise InvalidArgument(
                 f"backend option {number} is unknown; expected one of {', '.join(map(str, _OPTIONS))}",
@@ -102,13 +102,13 @@ def backend_register_op_package(backend: int, path: int, provider: int, target: 
 @answers("backendGetSupportedOperations")
 def backend_get_supported_operations(backend: int, count: int, out: int) -> None:
     """All operations."""
-    held = handles.find(BackendHeld, backend)
+    owner = handles.find(BackendHeld, backend)
     handles.require_place(count, "number of operations", 4)
     handles.require_place(out, "operations")
     listing = (struct("OperationName") * len(op_names()))(
         *[(PACKAGE.encode(), name.encode(), b"") for name in op_names()]
     )
-    held.keep.append(listing)
+    owner.keep.append(listing)
     memory.write_number(count, len(listing), 4)
     memory.write_number(out, ctypes.addressof(listing))
 
@@ -119,15 +119,15 @@ def backend_validate_op_config(backend: int, config: int) -> None:
     from openhtp.capi.device import present_arch
 
     handles.find(BackendHeld, backend)
-    given = memory.structure(struct("OpConfig"), config, "an operation's description")
-    call = call_of(given)
+    description = memory.structure(struct("OpConfig"), config, "an operation's description")
+    call = call_of(description)
     call = dataclasses.replace(
         call,
         inputs=tuple(None if spec is None else widened(spec) for spec in call.inputs),
         outputs=tuple(map(widened, call.outputs)),
     )
     try:
-        resolve_for(present_arch(), call, static_inputs(given))
+        resolve_for(present_arch(), call, static_inputs(description))
     except QnnError as error:
         error.status = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
         raise
@@ -145,14 +145,14 @@ def backend_free(backend: int) -> None:
     """Free a backend and everything that was made with it."""
     from openhtp.capi.device import DeviceHeld
 
-    held = handles.find(BackendHeld, backend)
-    for context in list(held.contexts):
+    owner = handles.find(BackendHeld, backend)
+    for context in list(owner.contexts):
         context.free()
-    for child in list(held.children.values()):
+    for child in list(owner.children.values()):
         if isinstance(child, DeviceHeld):
             child.free()
-    handles.remove(held)
-    held.backend.free()
+    handles.remove(owner)
+    owner.backend.free()
 
 
 @answers("globalConfigSet")
@@ -161,5 +161,5 @@ def global_config_set(config: int) -> None:
     from openhtp.capi import device
 
     for address in memory.pointers(config, "the configuration"):
-        given = memory.structure(struct("GlobalConfig"), address, "the configuration")
-        device.set_default_soc(given.option, given.soc_model)
+        chosen = memory.structure(struct("GlobalConfig"), address, "the configuration")
+        device.set_default_soc(chosen.option, chosen.soc_model)

@@ -55,14 +55,15 @@ def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer
     if saves:
         start_saving(os.environ.get(SAVER_VARIABLE) or DEFAULT_FOLDER)
     table = entries.table(
-        noted=saves or bool(os.environ.get(SAVER_VARIABLE)), held=functools.partial(held_to_one, library)
+        noted=saves or bool(os.environ.get(SAVER_VARIABLE)),
+        condition=functools.partial(refuse_other_copies, library),
     )
     _borrowed.append(table)
     atexit.register(natives[-1].shut)
     return table
 
 
-def held_to_one(library: Path, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+def refuse_other_copies(library: Path, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
     """The answer of an entry of this copy, refused while another copy is in use."""
     if name not in _BEGINS | _REFUSED:
         return answer

@@ -85,14 +85,14 @@ def prove() -> Proof:
     created = time.perf_counter() - begin
     random = np.random.default_rng(1)
     feeds = {name: random.integers(0, 256, _SHAPE, np.uint8) for name in "ab"}
-    (got,) = session.run(None, feeds)
+    (outputs,) = session.run(None, feeds)
     (expected,) = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, feeds)
     times = []
     for _ in range(_RUNS):
         start = time.perf_counter_ns()
         session.run(None, feeds)
         times.append(time.perf_counter_ns() - start)
-    off = np.abs(got.astype(int) - expected.astype(int))
+    off = np.abs(outputs.astype(int) - expected.astype(int))
     return Proof(
         client=f"{_PACKAGE} {importlib.metadata.version(_PACKAGE)}, onnxruntime {ort.__version__}",
         backend=library,

@@ -47,29 +47,29 @@ class ChipWish:
                 else (f"SoC model {self.soc_model} is")
             )
             raise _bad(f"{what} unknown; expected the model of a known SoC, or an architecture: {known}")
-        found = chosen if find_soc(chosen).arch == self.arch else arches[self.arch]
+        name = chosen if find_soc(chosen).arch == self.arch else arches[self.arch]
         if self.soc_model:
             log.warning(
                 "SoC model %d is unknown; the device is %s, as its architecture is v%d",
                 self.soc_model,
-                found,
+                name,
                 self.arch,
             )
-        return found
+        return name
 
 
 def read_wish(address: int) -> ChipWish:
     """Read a device's configuration list; of several entries for one setting the strongest counts."""
     by_option, by_platform = ChipWish(), ChipWish()
-    for place in memory.pointers(address, "the device's configuration"):
-        given = memory.structure(struct("Config"), place, "the device's configuration")
-        if given.option == CUSTOM:
-            _note_custom(given.of.custom or 0, by_option)
-        elif given.option == DeviceOption.PLATFORM_INFO:
-            by_platform = _of_platform(given.of.custom or 0)
+    for entry in memory.pointers(address, "the device's configuration"):
+        config = memory.structure(struct("Config"), entry, "the device's configuration")
+        if config.option == CUSTOM:
+            _note_custom(config.of.custom or 0, by_option)
+        elif config.option == DeviceOption.PLATFORM_INFO:
+            by_platform = _of_platform(config.of.custom or 0)
         else:
             raise _bad(
-                f"device option {given.option} is unknown; expected {int(DeviceOption.PLATFORM_INFO)} or custom"
+                f"device option {config.option} is unknown; expected {int(DeviceOption.PLATFORM_INFO)} or custom"
             )
     if by_option.soc_model:
         by_platform.soc_model = by_option.soc_model

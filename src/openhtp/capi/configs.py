@@ -80,28 +80,28 @@ def read(
     Options that do not apply to a context of this ``origin`` are left out with a warning: clients give one list to
     all contexts. If a graph's chip is given, values beyond it are cut to what it has.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for row, value in _entries(table, address):
         if origin is not None and row.origins and origin not in row.origins:
             if value != row.default and row.number is not None:
                 warn_of_no_effect(row.number.name, f"on what is made by {origin}")
             continue
         if value != _LEFT_OPEN.get((table.owner, row.name)):
-            found[row.name] = value
-    return found if soc is None else clipped(found, soc)
+            options[row.name] = value
+    return options if soc is None else clipped(options, soc)
 
 
 def read_changes(table: Table, address: int) -> dict[str, Any]:
     """The options of a list for an object that exists already; options that are fixed by then are refused."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for row, value in _entries(table, address):
         if row.changes is Changeable.NEVER:
             assert row.number is not None
             raise unsupported(
                 f"{row.number.name} cannot be changed any more: it is fixed when the {table.owner} is created"
             )
-        found[row.name] = value
-    return found
+        options[row.name] = value
+    return options
 
 
 def read_graph_changes(address: int, *, finalized: bool) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def _entries(table: Table, address: int, *, finalized: bool = False) -> Iterator
     ``finalized``: the list is for a graph that is finalized.
     """
     owner = table.owner
-    for place in memory.pointers(address, f"the {owner}'s configuration"):
-        config = memory.structure(struct("Config"), place, f"the {owner}'s configuration")
+    for entry in memory.pointers(address, f"the {owner}'s configuration"):
+        config = memory.structure(struct("Config"), entry, f"the {owner}'s configuration")
         htp, option, body = False, config.option, config.of
         if option == CUSTOM:
             custom = memory.structure(
@@ -185,8 +185,8 @@ def _word(kind: Any, row: Option, owner: str, number: int) -> Any:
 def _context(handle: int) -> Any:
     from openhtp.capi.context import ContextHeld
 
-    held = handles.find_or_none(ContextHeld, handle)
-    return None if held is None else held.context
+    entry = handles.find_or_none(ContextHeld, handle)
+    return None if entry is None else entry.context
 
 
 def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
@@ -203,16 +203,16 @@ def clipped(options: dict[str, Any], soc: SocSpec) -> dict[str, Any]:
         "hvx_threads": lambda wish: min(wish, soc.hvx),
         "optimization_level": lambda wish: min(max(wish, level.low), level.high),
     }
-    found = dict(options)
+    cut = dict(options)
     for name, rule in rules.items():
         if name not in options:
             continue
-        found[name] = rule(options[name])
-        if found[name] != options[name]:
-            log.warning("%s is %d; %s goes by %d", name, options[name], soc.name, found[name])
-    if soc.vtcm_mb < find_soc(soc.name).vtcm_mb and not {"vtcm_mb", "vtcm_bytes"} & found.keys():
-        found["vtcm_mb"] = soc.vtcm_mb
-    return found
+        cut[name] = rule(options[name])
+        if cut[name] != options[name]:
+            log.warning("%s is %d; %s goes by %d", name, options[name], soc.name, cut[name])
+    if soc.vtcm_mb < find_soc(soc.name).vtcm_mb and not {"vtcm_mb", "vtcm_bytes"} & cut.keys():
+        cut["vtcm_mb"] = soc.vtcm_mb
+    return cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,8 +128,8 @@ class ContextHeld(HandleEntry):
 
 def parents(backend: int, device: int) -> tuple[BackendHeld, DeviceHeld]:
     """The backend, and the named device; the backend's own if none is named."""
-    held = handles.find(BackendHeld, backend)
-    return held, handles.find(DeviceHeld, device) if device else default_device(held)
+    owner = handles.find(BackendHeld, backend)
+    return owner, handles.find(DeviceHeld, device) if device else default_device(owner)
 
 
 @answers("contextCreate")
@@ -138,35 +138,35 @@ def context_create(backend: int, device: int, config: int, out: int) -> None:
     of, on = parents(backend, device)
     handles.require_place(out, "context")
     options = configs.read(CONTEXT, config)
-    made = on.device().create_context(**options)
-    handles.give(out, ContextHeld(of, on, made, options))
+    created = on.device().create_context(**options)
+    handles.give(out, ContextHeld(of, on, created, options))
 
 
 @answers("contextSetConfig")
 def context_set_config(context: int, config: int) -> None:
     """Change the priority, or whether the end reports the device's memory; nothing else can be changed later."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     options = configs.read_changes(CONTEXT, config)
-    held.context.set_config(**options)
-    held.options |= options
+    entry.context.set_config(**options)
+    entry.options |= options
 
 
 @answers("contextGetBinarySize")
 def context_get_binary_size(context: int, out: int) -> None:
     """Bytes that the saved context takes."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     handles.require_place(out, "size")
-    memory.write_number(out, held.saved_bytes())
+    memory.write_number(out, entry.saved_bytes())
 
 
 @answers("contextGetBinary")
 def context_get_binary(context: int, buffer: int, size: int, written: int) -> None:
     """Save into a buffer, which must be large enough."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     handles.require_place(written, "written size")
     if not buffer:
         raise null("the buffer")
-    blob = held.saved()
+    blob = entry.saved()
     if size < len(blob):
         raise InvalidArgument(
             f"a buffer of {size} bytes for a binary of {len(blob)}", st.QNN_CONTEXT_ERROR_GET_BINARY_FAILED
@@ -194,12 +194,12 @@ def create_from_binary(
     """A context with the graphs of a binary; it has no handle yet."""
     of, on = parents(backend, device)
     options = configs.read(CONTEXT, config, ContextOrigin.BINARY)
-    given = ClientBinary(binary, size, is_kept=is_kept(options))
+    client_binary = ClientBinary(binary, size, is_kept=is_kept(options))
     filled, until = profile_at(profile), signal_at(signal)
 
     def create(_: object, stop: Stop | None) -> Context:
         return on.device_unless(stop).create_context_from_binary(
-            given,
+            client_binary,
             signal=stop,
             profile=filled,
             callback=callback,
@@ -208,10 +208,10 @@ def create_from_binary(
 
     # The signal counts from here on, so it also covers making the device, which may be the longest part.
     what = "creating a context from a binary"
-    made = carrying(None, until, what, OF_CONTEXT, create)
-    held = ContextHeld(of, on, made, options)
-    held.binary = given.source
-    return held
+    created = carrying(None, until, what, OF_CONTEXT, create)
+    entry = ContextHeld(of, on, created, options)
+    entry.binary = client_binary.source
+    return entry
 
 
 def is_kept(options: dict[str, Any]) -> bool:
@@ -242,9 +242,9 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
     """Whether a binary could be restored and, in the strict mode, would run at its best here."""
     _, on = parents(backend, device)
     chosen = CONTEXT.read(configs.read(CONTEXT, config, ContextOrigin.BINARY))
-    found = open_binary(ClientMemory(binary, size, "the binary"))
+    opened = open_binary(ClientMemory(binary, size, "the binary"))
     try:
-        validate(found, find_soc(on.soc), "", chosen.compatibility, data_too=True)
+        validate(opened, find_soc(on.soc), "", chosen.compatibility, data_too=True)
     except BadBinary as error:
         error.status = st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY
         raise
@@ -253,38 +253,38 @@ def context_validate_binary(backend: int, device: int, config: int, binary: int,
 @answers("contextFinalize")
 def context_finalize(context: int, profile: int) -> None:
     """Finalize all graphs that are not yet."""
-    held = handles.find(ContextHeld, context)
-    held.context.finalize(profile=profile_at(profile))
+    entry = handles.find(ContextHeld, context)
+    entry.context.finalize(profile=profile_at(profile))
 
 
 @answers("contextFree")
 def context_free(context: int, profile: int) -> None:
     """Free the context, its graphs and memory."""
-    held = handles.find(ContextHeld, context)
-    held.free(profile_at(profile))
+    entry = handles.find(ContextHeld, context)
+    entry.free(profile_at(profile))
 
 
 @answers("contextGetProperty")
 def context_get_property(context: int, properties: int) -> None:
     """Fill in the properties that are asked for, all or none. Graphs must be finalized."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     wanted: list[tuple[int, int]] = []
-    for place in memory.pointers(properties, "the properties"):
-        given = memory.structure(struct("Config"), place, "a property")
-        if given.option != CUSTOM:
-            raise _unknown(f"property {given.option}")
-        custom = memory.structure(struct("HtpContextProperty"), given.of.custom or 0, "a property of the HTP's")
+    for address in memory.pointers(properties, "the properties"):
+        config = memory.structure(struct("Config"), address, "a property")
+        if config.option != CUSTOM:
+            raise _unknown(f"property {config.option}")
+        custom = memory.structure(struct("HtpContextProperty"), config.of.custom or 0, "a property of the HTP's")
         if custom.option not in _ANSWERS:
             raise _unknown(f"HTP property {custom.option}")
-        handles.require_place(given.of.custom + _VALUE, "a property's value")
-        wanted.append((given.of.custom + _VALUE, custom.option))
+        handles.require_place(config.of.custom + _VALUE, "a property's value")
+        wanted.append((config.of.custom + _VALUE, custom.option))
     if not wanted:
         raise null("the list of properties")
-    binary = held.opened()
+    binary = entry.opened()
     stored = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
     needs = needs_of(stored, largest_backup=binary.info.vtcm_mb * MIB)
-    for place, option in wanted:
-        memory.write_number(place, _ANSWERS[option](needs))
+    for address, option in wanted:
+        memory.write_number(address, _ANSWERS[option](needs))
 
 
 def _unknown(what: str) -> QnnError:
@@ -298,28 +298,28 @@ def _unknown(what: str) -> QnnError:
 @answers("contextGetIncrementalBinary")
 def context_get_incremental_binary(context: int, buffer: int, offset: int, size: int) -> None:
     """The next piece of the saved context; a piece of no bytes is the end."""
-    held = handles.find(ContextHeld, context)
-    for place, what in ((buffer, "buffer"), (offset, "start offset"), (size, "written size")):
-        handles.require_place(place, what)
-    if held.increments is None:
-        held.increments = Increments(held.saved())
-    for place, value in zip((buffer, offset, size), held.increments.take(), strict=True):
-        memory.write_number(place, value)
-    _forget_if_over(held)
+    entry = handles.find(ContextHeld, context)
+    for address, what in ((buffer, "buffer"), (offset, "start offset"), (size, "written size")):
+        handles.require_place(address, what)
+    if entry.increments is None:
+        entry.increments = Increments(entry.saved())
+    for address, value in zip((buffer, offset, size), entry.increments.take(), strict=True):
+        memory.write_number(address, value)
+    _forget_if_over(entry)
 
 
 @answers("contextReleaseIncrementalBinary")
 def context_release_incremental_binary(context: int, buffer: int, offset: int) -> None:
     """Give a piece back."""
-    held = handles.find(ContextHeld, context)
-    if held.increments is None:
+    entry = handles.find(ContextHeld, context)
+    if entry.increments is None:
         raise InvalidArgument(
             "no piece of this context's binary was given out", st.QNN_CONTEXT_ERROR_INCREMENT_INVALID_BUFFER
         )
-    held.increments.give_back(buffer, offset)
-    _forget_if_over(held)
+    entry.increments.give_back(buffer, offset)
+    _forget_if_over(entry)
 
 
-def _forget_if_over(held: ContextHeld) -> None:
-    if held.increments is not None and held.increments.is_over:
-        held.increments = None
+def _forget_if_over(entry: ContextHeld) -> None:
+    if entry.increments is not None and entry.increments.is_over:
+        entry.increments = None

@@ -54,15 +54,15 @@ class _ListedContext:
     made: ContextHeld | None = None
 
 
-def _wanted(place: int, shared: dict[str, Any]) -> _ListedContext:
-    given = memory.structure(struct("ContextParams"), place, "a context of the list")
-    if given.version != VERSION_1:
-        raise InvalidArgument(f"a context of the list has version {given.version}; expected 1")
-    if given.notify:
-        memory.check_code(given.notify, "the notify function")
-    options = configs.read(CONTEXT, given.config or 0)
-    binary = ClientBinary(given.binary or 0, given.size, is_kept=is_kept({**shared, **options}))
-    return _ListedContext(binary, options, given.notify or 0, given.notify_param or 0)
+def _wanted(address: int, shared: dict[str, Any]) -> _ListedContext:
+    params = memory.structure(struct("ContextParams"), address, "a context of the list")
+    if params.version != VERSION_1:
+        raise InvalidArgument(f"a context of the list has version {params.version}; expected 1")
+    if params.notify:
+        memory.check_code(params.notify, "the notify function")
+    options = configs.read(CONTEXT, params.config or 0)
+    binary = ClientBinary(params.binary or 0, params.size, is_kept=is_kept({**shared, **options}))
+    return _ListedContext(binary, options, params.notify or 0, params.notify_param or 0)
 
 
 @answers("contextCreateFromBinaryListAsync")
@@ -73,16 +73,16 @@ def context_create_from_binary_list_async(
     of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     carried = signal_at(signal)
-    wanted = [_wanted(place, shared) for place in memory.pointers(params, "the list of contexts")]
+    wanted = [_wanted(number, shared) for number in memory.pointers(params, "the list of contexts")]
     if not wanted:
         raise null("the list of contexts")
     for one in wanted:
         one.binary.take()
 
     def notify(
-        context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, place: Any, status: int
+        context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, number: Any, status: int
     ) -> None:
-        _tell((of, on), wanted[place], context, graph, name, kind, status)
+        _tell((of, on), wanted[number], context, graph, name, kind, status)
 
     on.device().create_contexts_from_binaries(
         [one.binary for one in wanted],
@@ -123,9 +123,9 @@ def _tell(
 class _ProviderFunctions:
     """The two functions of a client, and what the client said about the buffers that it provided."""
 
-    def __init__(self, given: Any) -> None:
-        self._provide, self._release = _PROVIDE(given.provide), _RELEASE(given.release)
-        self._param = given.param
+    def __init__(self, callback: Any) -> None:
+        self._provide, self._release = _PROVIDE(callback.provide), _RELEASE(callback.release)
+        self._param = callback.param
         self._told: dict[int, tuple[int | None, int]] = {}
 
     def provide(self, request: DataRequest, _: object) -> DmaData:
@@ -159,22 +159,22 @@ def _status(code: int) -> st.Status:
 def _callback(address: int) -> DmaBufferCallback:
     if not address:
         raise null("the callback")
-    given = memory.structure(struct("BinaryCallback"), address, "the callback")
-    if given.kind == _RAW:
+    callback = memory.structure(struct("BinaryCallback"), address, "the callback")
+    if callback.kind == _RAW:
         raise QnnError(
             f"a callback with raw buffers ({_RAW}); expected dma buffers ({_DMA})",
             st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
         )
-    if given.kind != _DMA or given.version != VERSION_1:
+    if callback.kind != _DMA or callback.version != VERSION_1:
         raise InvalidArgument(
-            f"a callback of type {given.kind} and version {given.version}; expected dma buffers ({_DMA}) and"
+            f"a callback of type {callback.kind} and version {callback.version}; expected dma buffers ({_DMA}) and"
             " version 1"
         )
-    for function, what in ((given.provide, "dataProvide"), (given.release, "dataRelease")):
+    for function, what in ((callback.provide, "dataProvide"), (callback.release, "dataRelease")):
         if not function:
             raise null(what)
         memory.check_code(function, what)
-    client = _ProviderFunctions(given)
+    client = _ProviderFunctions(callback)
     return DmaBufferCallback(client.provide, client.release)
 
 

@@ -96,15 +96,15 @@ class StandingVotes:
             config.set(**self._standing)
         self._configs = [*(one for one in self._configs if one.alive), config]
 
-    def change(self, given: dict[str, Any]) -> None:
+    def change(self, votes: dict[str, Any]) -> None:
         """Vote on all devices or, if one refuses, on none."""
         for config in self._configs:
             if config.alive or config is self._configs[-1]:  # if all are lost, the last one says so
-                config.set(**given)
+                config.set(**votes)
         old = self._standing.get("dcvs")
-        self._standing |= given
-        if isinstance(old, DcvsVote) and "dcvs" in given:
-            self._standing["dcvs"] = given["dcvs"].over(old)
+        self._standing |= votes
+        if isinstance(old, DcvsVote) and "dcvs" in votes:
+            self._standing["dcvs"] = votes["dcvs"].over(old)
 
     def withdraw(self) -> None:
         """Take all votes back; those on devices that are gone went with them."""
@@ -164,11 +164,11 @@ class DeviceHeld(HandleEntry):
         with self._lock:
             pass
 
-    def _take_waiting_votes(self, made: Device) -> None:
+    def _take_waiting_votes(self, device: Device) -> None:
         """Apply votes that were made before the chip was known; a vote that fails does not fail the context."""
         while waiting:
             try:
-                waiting.pop(0).stand_on(made)
+                waiting.pop(0).stand_on(device)
             except QnnError as error:
                 log.error("votes that were made before there was a device do not stand on %s: %s", self.soc, error)
 
@@ -181,8 +181,8 @@ class DeviceHeld(HandleEntry):
 @atexit.register
 def _finish_making() -> None:
     """Wait at the end of the program for devices in the making: their libraries are just being loaded."""
-    for held in handles.of_kind(DeviceHeld):
-        held.await_device()
+    for entry in handles.of_kind(DeviceHeld):
+        entry.await_device()
 
 
 def _with_vtcm(soc: SocSpec, vtcm_mb: int) -> SocSpec:
@@ -199,9 +199,9 @@ def default_device(backend: BackendHeld) -> DeviceHeld:
     for child in backend.children.values():
         if isinstance(child, DeviceHeld):
             return child
-    held = DeviceHeld(backend=backend)
-    handles.add(held)
-    return held
+    entry = DeviceHeld(backend=backend)
+    handles.add(entry)
+    return entry
 
 
 def chosen_soc() -> str:
@@ -210,8 +210,8 @@ def chosen_soc() -> str:
 
 
 def _named_soc() -> str:
-    given = os.environ.get(SOC_VARIABLE, "")
-    return find_soc(given).name if given else _default["soc"]
+    name = os.environ.get(SOC_VARIABLE, "")
+    return find_soc(name).name if name else _default["soc"]
 
 
 def present_arch() -> int:
@@ -232,8 +232,8 @@ def device_create(log: int, config: int, out: int) -> None:
 @answers("deviceSetConfig")
 def device_set_config(device: int, config: int) -> None:
     """Refuse to change the chip of a device; naming the same chip again is accepted."""
-    held = handles.find(DeviceHeld, device)
-    if read_wish(config).chip(held.soc) not in ("", held.soc):
+    entry = handles.find(DeviceHeld, device)
+    if read_wish(config).chip(entry.soc) not in ("", entry.soc):
         raise WrongState("a device stays the chip that it was created as", st.QNN_DEVICE_ERROR_INVALID_CONFIG)
 
 
@@ -286,19 +286,19 @@ def device_free_platform_info(log: int, info: int) -> None:
 @answers("deviceGetInfo")
 def device_get_info(device: int, out: int) -> None:
     """What this device is; the description lives as long as the device."""
-    held = handles.find(DeviceHeld, device)
+    entry = handles.find(DeviceHeld, device)
     handles.require_place(out, "platform")
-    memory.write_number(out, _platform(held, held.spec))
+    memory.write_number(out, _platform(entry, entry.spec))
 
 
 @answers("deviceFree")
 def device_free(device: int) -> None:
     """Free a device; refused while contexts are on it."""
-    held = handles.find(DeviceHeld, device)
-    if held.contexts:
+    entry = handles.find(DeviceHeld, device)
+    if entry.contexts:
         raise WrongState(
-            f"{held.contexts} contexts are on the device; free them first",
+            f"{entry.contexts} contexts are on the device; free them first",
             st.QNN_DEVICE_ERROR_ASSOCIATED_TO_CONTEXT,
         )
-    handles.remove(held)
-    held.free()
+    handles.remove(entry)
+    entry.free()

@@ -56,19 +56,19 @@ def answers(name: str) -> Callable[[Answer], Answer]:
 
 
 def table(
-    *, noted: bool = False, held: Callable[[str, Answer], Answer] = lambda name, answer: answer
+    *, noted: bool = False, condition: Callable[[str, Answer], Answer] = lambda name, answer: answer
 ) -> list[Answer]:
     """All answers by number.
 
-    An answer returns a code and never raises; instruments are notified of ``noted`` ones. ``held`` says under
+    An answer returns a code and never raises; instruments are notified of ``noted`` ones. ``condition`` says under
     which condition an entry of this name is answered.
     """
-    found: list[Answer] = [_unknown] * COUNT
+    by_number: list[Answer] = [_unknown] * COUNT
     for first, entries in _TABLES:
         for name, entry in entries.items():
-            answer = _guarded(name, entry, held(name, _answers.get(name, _unsupported(name))))
-            found[first + entry.place] = _noted(name, answer) if noted else answer
-    return found
+            answer = _guarded(name, entry, condition(name, _answers.get(name, _unsupported(name))))
+            by_number[first + entry.place] = _noted(name, answer) if noted else answer
+    return by_number
 
 
 def _noted(name: str, answer: Answer) -> Answer:

@@ -51,50 +51,50 @@ KnownCall = tuple[BatchedReader, bytes, ClientCall]
 class Plan:
     """What is known of a graph's executions: where clients put their structures, and which arrays those name."""
 
-    def __init__(self, held: GraphHeld) -> None:
-        self.graph = held.graph
-        self._context = held.context
-        self._inputs = {tensor.id: tensor for tensor in held.graph.inputs}
-        self._outputs = {tensor.id: tensor for tensor in held.graph.outputs}
+    def __init__(self, entry: GraphHeld) -> None:
+        self.graph = entry.graph
+        self._context = entry.context
+        self._inputs = {tensor.id: tensor for tensor in entry.graph.inputs}
+        self._outputs = {tensor.id: tensor for tensor in entry.graph.outputs}
         self._windows: dict[Place, BatchedReader] = {}
         # The last call from each place, and the last with each content of the structures there.
         self._last: dict[Place, KnownCall] = {}
         self._seen: dict[tuple[Place, bytes], KnownCall] = {}
         self._bound: dict[CallKey, tuple[ClientCall, PresenceProbe]] = {}
-        self._varies = any(tensor.spec.is_dynamic for tensor in (*held.graph.inputs, *held.graph.outputs))
+        self._varies = any(tensor.spec.is_dynamic for tensor in (*entry.graph.inputs, *entry.graph.outputs))
 
     def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> ClientCall:
         """The graph on the arrays that a client's structures name."""
-        place = (inputs, n_inputs, outputs, n_outputs)
-        last = self._last.get(place)
+        location = (inputs, n_inputs, outputs, n_outputs)
+        last = self._last.get(location)
         if last is not None and last[0].begins_with(last[1]):
             return last[2]
-        window = self._windows.get(place)
+        window = self._windows.get(location)
         if window is None:
-            window = self._window(place)
+            window = self._window(location)
         structs = window.read("the tensors of an execution")
-        seen = self._seen.get((place, structs))
+        seen = self._seen.get((location, structs))
         if seen is None or not seen[0].begins_with(seen[1]):
-            seen = self._look(place, structs)
-        self._last[place] = seen
+            seen = self._look(location, structs)
+        self._last[location] = seen
         return seen[2]
 
-    def _look(self, place: Place, structs: bytes) -> KnownCall:
+    def _look(self, location: Place, structs: bytes) -> KnownCall:
         """Find out which arrays structures mean, with what they point at now."""
-        dims = self._dims_window(place[1], structs)
-        key = (place[1], structs, dims.read("the dimensions of an execution's tensors"))
+        dims = self._dims_window(location[1], structs)
+        key = (location[1], structs, dims.read("the dimensions of an execution's tensors"))
         known = self._bound.get(key)
         if known is None or not known[1].holds():
             known = self._bind(key)
         if len(self._seen) >= _MOST_KEPT:
             self._seen.clear()
-        read = (*_pieces(place), *dims.places())
+        read = (*_pieces(location), *dims.places())
         whole = BatchedReader((*read, *known[1].places_beside(read)))
-        seen = self._seen[place, structs] = (whole, structs + key[2], known[0])
+        seen = self._seen[location, structs] = (whole, structs + key[2], known[0])
         return seen
 
-    def _window(self, place: Place) -> BatchedReader:
-        inputs, n_inputs, outputs, n_outputs = place
+    def _window(self, location: Place) -> BatchedReader:
+        inputs, n_inputs, outputs, n_outputs = location
         for what, address, count in (("inputs", inputs, n_inputs), ("outputs", outputs, n_outputs)):
             none_at_all = what == "inputs" and not address and not count
             if count > _MOST_TENSORS or not ((address and count) or none_at_all):
@@ -103,41 +103,41 @@ class Plan:
         if len(self._windows) >= _MOST_KEPT:
             self._windows.clear()
             self._last.clear()
-        window = self._windows[place] = BatchedReader(_pieces(place))
+        window = self._windows[location] = BatchedReader(_pieces(location))
         return window
 
     def _dims_window(self, n_inputs: int, structs: bytes) -> BatchedReader:
         """The dimensions that structures point at, as far as they are looked at."""
         pieces: list[tuple[int, int]] = []
-        for number, given in enumerate(_tensors(structs)):
+        for number, tensor_struct in enumerate(_tensors(structs)):
             is_input = number < n_inputs
-            tensor = (self._inputs if is_input else self._outputs).get(given.id)
+            tensor = (self._inputs if is_input else self._outputs).get(tensor_struct.id)
             if tensor is None or (tensor.spec.is_dynamic and not is_input):
                 continue  # what a varying output's dimensions said before is overwritten
-            if _has_dims(given, tensor.spec):
-                pieces.append((given.dims, _DIM_BYTES * given.rank))
+            if _has_dims(tensor_struct, tensor.spec):
+                pieces.append((tensor_struct.dims, _DIM_BYTES * tensor_struct.rank))
         return BatchedReader(pieces)
 
     def _bind(self, key: CallKey) -> tuple[ClientCall, PresenceProbe]:
-        n_inputs, held, shapes = key
-        structs = _tensors(held)
+        n_inputs, content, shapes = key
+        structs = _tensors(content)
         dims = iter(np.frombuffer(shapes, np.uint32).tolist())
         pieces: list[tuple[int, int]] = []
         ins = self._read(structs[:n_inputs], dims, pieces)
-        made = (
+        result_shapes = (
             output_shapes(self.graph, {name: array.shape for name, array in ins.items()}) if self._varies else {}
         )
-        outs, cut = self._written(structs[n_inputs:], dims, pieces, made)
+        outs, cut = self._written(structs[n_inputs:], dims, pieces, result_shapes)
         probe = PresenceProbe(pieces)
         if not probe.holds():
             raise InvalidArgument(
                 "a tensor's data are not this process's memory", st.QNN_GRAPH_ERROR_INVALID_TENSOR
             )
         for address, size in pieces[len(ins) :]:
-            for place in (address, address + size - 1) if size else ():
-                memory.check_writable(place, 1, "an output's data")
+            for end in (address, address + size - 1) if size else ():
+                memory.check_writable(end, 1, "an output's data")
         bound = BoundCall(self.graph, ins or None, outs)
-        told = self._told(structs[n_inputs:], made)
+        told = self._told(structs[n_inputs:], result_shapes)
         known = (VaryingCall(bound, told, cut) if self._varies else bound, probe)
         if len(self._bound) >= _MOST_BOUND:
             self._last.clear()
@@ -148,71 +148,77 @@ class Plan:
 
     def _read(self, structs: Any, dims: Iterator[int], pieces: list[tuple[int, int]]) -> Arrays:
         """Arrays on the inputs that structures name."""
-        found: Arrays = {}
-        for given, tensor in _sorted_out(structs, self._inputs, "input"):
-            _check_elements(given, tensor.spec)
-            shape = _shape(given, tensor.spec, dims)
+        arrays: Arrays = {}
+        for tensor_struct, tensor in _sorted_out(structs, self._inputs, "input"):
+            _check_elements(tensor_struct, tensor.spec)
+            shape = _shape(tensor_struct, tensor.spec, dims)
             nbytes = _nbytes(tensor.spec, shape)
-            address, size = self._data(given, tensor)
+            address, size = self._data(tensor_struct, tensor)
             if size < nbytes:
                 raise _too_short(tensor, size, address, nbytes)
-            found[tensor.name] = _array(address, tensor.spec, shape)
+            arrays[tensor.name] = _array(address, tensor.spec, shape)
             pieces.append((address, nbytes))
-        return found
+        return arrays
 
     def _written(
-        self, structs: Any, dims: Iterator[int], pieces: list[tuple[int, int]], made: dict[str, tuple[int, ...]]
+        self,
+        structs: Any,
+        dims: Iterator[int],
+        pieces: list[tuple[int, int]],
+        result_shapes: dict[str, tuple[int, ...]],
     ) -> tuple[Arrays, list[CutResult]]:
         """Arrays on the outputs that structures name, and results that are too large for their memory.
 
-        ``made`` are the sizes of results, where they vary.
+        ``result_shapes`` has the shapes of results that vary.
         """
-        found: Arrays = {}
+        arrays: Arrays = {}
         cut: list[CutResult] = []
-        for given, tensor in _sorted_out(structs, self._outputs, "output"):
+        for tensor_struct, tensor in _sorted_out(structs, self._outputs, "output"):
             varies = tensor.spec.is_dynamic
             if varies:
-                _require_dims(given, tensor.spec)
-            shape = made[tensor.name] if varies else _shape(given, tensor.spec, dims)
+                _require_dims(tensor_struct, tensor.spec)
+            shape = result_shapes[tensor.name] if varies else _shape(tensor_struct, tensor.spec, dims)
             nbytes = _nbytes(tensor.spec, shape)
-            address, size = self._data(given, tensor)
+            address, size = self._data(tensor_struct, tensor)
             if size < nbytes and not (varies and size):
                 raise _too_short(tensor, size, address, nbytes)
             if size < nbytes:
-                whole = found[tensor.name] = np.empty(shape, tensor.dtype.numpy)
+                whole = arrays[tensor.name] = np.empty(shape, tensor.dtype.numpy)
                 cut.append(CutResult(tensor.name, whole, address, size))
             else:
-                found[tensor.name] = _array(address, tensor.spec, shape)
+                arrays[tensor.name] = _array(address, tensor.spec, shape)
             pieces.append((address, min(size, nbytes)))
-        return found, cut
+        return arrays, cut
 
-    def _told(self, structs: Any, made: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
+    def _told(self, structs: Any, result_shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
         """Where the sizes of varying results go, and what they are."""
-        found = [(given.dims, self._outputs[given.id]) for given in structs]
+        targets = [(tensor_struct.dims, self._outputs[tensor_struct.id]) for tensor_struct in structs]
         return [
-            (place, np.array(made[tensor.name], np.uint32).tobytes())
-            for place, tensor in found
+            (address, np.array(result_shapes[tensor.name], np.uint32).tobytes())
+            for address, tensor in targets
             if tensor.spec.is_dynamic
         ]
 
-    def _data(self, given: Any, tensor: Tensor) -> tuple[int, int]:
+    def _data(self, tensor_struct: Any, tensor: Tensor) -> tuple[int, int]:
         """The address of a tensor's data, and how many bytes there are."""
-        if given.mem_type == MemoryKind.HANDLE:
-            mem = handles.find(MemHeld, given.buffer.data or 0)
+        if tensor_struct.mem_type == MemoryKind.HANDLE:
+            mem = handles.find(MemHeld, tensor_struct.buffer.data or 0)
             if mem.parent is not self._context:
                 raise bad_handle("memory of this context", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
             address, size = mem.place
-        elif given.mem_type == MemoryKind.RAW:
-            address, size = given.buffer.data or 0, given.buffer.size
+        elif tensor_struct.mem_type == MemoryKind.RAW:
+            address, size = tensor_struct.buffer.data or 0, tensor_struct.buffer.size
         else:
-            raise _bad(f"tensor {tensor.name!r} has memory type {given.mem_type}; expected raw (0) or handle (1)")
+            raise _bad(
+                f"tensor {tensor.name!r} has memory type {tensor_struct.mem_type}; expected raw (0) or handle (1)"
+            )
         if not address and tensor.spec.nbytes:
             raise _too_short(tensor, 0, address, tensor.spec.nbytes)
         return address, size
 
 
-def _pieces(place: Place) -> tuple[tuple[int, int], tuple[int, int]]:
-    inputs, n_inputs, outputs, n_outputs = place
+def _pieces(location: Place) -> tuple[tuple[int, int], tuple[int, int]]:
+    inputs, n_inputs, outputs, n_outputs = location
     return (inputs, n_inputs * TENSOR_BYTES), (outputs, n_outputs * TENSOR_BYTES)
 
 
@@ -223,53 +229,53 @@ def _tensors(structs: bytes) -> Any:
     return (struct("Tensor") * (len(structs) // TENSOR_BYTES)).from_buffer_copy(structs)
 
 
-def _has_dims(given: Any, spec: TensorSpec) -> bool:
+def _has_dims(tensor_struct: Any, spec: TensorSpec) -> bool:
     """Whether a client's tensor says how large it is; those of another rank are not looked at."""
-    return bool(spec.rank and given.rank == spec.rank and given.dims)
+    return bool(spec.rank and tensor_struct.rank == spec.rank and tensor_struct.dims)
 
 
 def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[tuple[Any, Tensor]]:
     """Each structure with the tensor that it names; one that names none, or the same again, is refused."""
     seen: set[int] = set()
-    for given in structs:
-        tensor = wanted.get(given.id)
-        if tensor is None or given.id in seen:
+    for tensor_struct in structs:
+        tensor = wanted.get(tensor_struct.id)
+        if tensor is None or tensor_struct.id in seen:
             problem = "is given twice" if tensor is not None else f"is no {what} of the graph"
-            raise _bad(f"{what} tensor {given.id} {problem}; expected ids {sorted(wanted)}")
-        seen.add(given.id)
-        yield given, tensor
+            raise _bad(f"{what} tensor {tensor_struct.id} {problem}; expected ids {sorted(wanted)}")
+        seen.add(tensor_struct.id)
+        yield tensor_struct, tensor
 
 
-def _shape(given: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
+def _shape(tensor_struct: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
     """The size that a client's tensor has in this execution; ``dims`` are those that were read, in turn.
 
     Whether a size is a multiple of the graph's, and the same for all tensors, is checked with the arguments.
     """
     if spec.is_dynamic:
-        _require_dims(given, spec)
-    if not _has_dims(given, spec):
+        _require_dims(tensor_struct, spec)
+    if not _has_dims(tensor_struct, spec):
         return spec.shape
-    said = tuple(itertools.islice(dims, given.rank))
+    said = tuple(itertools.islice(dims, tensor_struct.rank))
     if spec.is_dynamic:
         check_dynamic(spec, said)
     return said
 
 
-def _require_dims(given: Any, spec: TensorSpec) -> None:
-    if not _has_dims(given, spec):
-        where = f"{given.rank} of them" if given.dims else "NULL"
+def _require_dims(tensor_struct: Any, spec: TensorSpec) -> None:
+    if not _has_dims(tensor_struct, spec):
+        where = f"{tensor_struct.rank} of them" if tensor_struct.dims else "NULL"
         raise _bad(
             f"tensor {spec} has dimensions that vary, and a call gives {where}; expected {spec.rank}",
             st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE,
         )
 
 
-def _check_elements(given: Any, spec: TensorSpec) -> None:
+def _check_elements(tensor_struct: Any, spec: TensorSpec) -> None:
     """What a client says of a sparse tensor; what lies there is counted in every execution."""
     most = spec.sparse_elements
-    if most is not None and given.version == VERSION_2 and given.sparse.elements > most:
+    if most is not None and tensor_struct.version == VERSION_2 and tensor_struct.sparse.elements > most:
         raise _bad(
-            f"tensor {spec} is given with {given.sparse.elements} specified elements; at most {most} fit",
+            f"tensor {spec} is given with {tensor_struct.sparse.elements} specified elements; at most {most} fit",
             st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
         )
 
@@ -292,10 +298,10 @@ def _bad(message: str, status: Status = st.QNN_GRAPH_ERROR_INVALID_TENSOR) -> In
     return InvalidArgument(message, status)
 
 
-def _plan(held: GraphHeld) -> Plan:
+def _plan(entry: GraphHeld) -> Plan:
     """Made by the first execution that there can be: what a graph takes is not known before."""
-    require_executable(held.graph)
-    plan = held.plan = Plan(held)
+    require_executable(entry.graph)
+    plan = entry.plan = Plan(entry)
     return plan
 
 
@@ -304,8 +310,8 @@ def graph_execute(
     graph: int, inputs: int, n_inputs: int, outputs: int, n_outputs: int, profile: int, signal: int
 ) -> None:
     """Run once and wait for it."""
-    held = handles.find(GraphHeld, graph)
-    call = (held.plan or _plan(held)).call(inputs, n_inputs, outputs, n_outputs)
+    entry = handles.find(GraphHeld, graph)
+    call = (entry.plan or _plan(entry)).call(inputs, n_inputs, outputs, n_outputs)
     if not profile and not signal:
         call.run()
         return
@@ -325,8 +331,8 @@ def graph_execute_async(
     param: int,
 ) -> None:
     """Queue an execution; the client is told when it is over."""
-    held = handles.find(GraphHeld, graph)
-    call = (held.plan or _plan(held)).call(inputs, n_inputs, outputs, n_outputs)
+    entry = handles.find(GraphHeld, graph)
+    call = (entry.plan or _plan(entry)).call(inputs, n_inputs, outputs, n_outputs)
     profile_and_signal = carried(profile, signal)
     if notify:
         memory.check_code(notify, "the notify function")

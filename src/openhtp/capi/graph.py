@@ -61,65 +61,67 @@ class GraphHeld(HandleEntry):
 @answers("graphCreate")
 def graph_create(context: int, name: int, config: int, out: int) -> None:
     """An empty graph."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     handles.require_place(out, "graph")
     if not name:
         raise null("the graph's name")
-    options = {"precision": held.device.precision, **configs.read(GRAPH, config, soc=held.device.spec)}
-    graph = held.context.create_graph(memory.text(name, "the graph's name"), **options)
-    held.binary = None
-    handles.give(out, GraphHeld(held, graph))
+    options = {"precision": entry.device.precision, **configs.read(GRAPH, config, soc=entry.device.spec)}
+    graph = entry.context.create_graph(memory.text(name, "the graph's name"), **options)
+    entry.binary = None
+    handles.give(out, GraphHeld(entry, graph))
 
 
 @answers("graphCreateSubgraph")
 def graph_create_subgraph(graph: int, name: int, out: int) -> None:
     """Make a graph inside a graph."""
-    held = handles.find(GraphHeld, graph)
+    entry = handles.find(GraphHeld, graph)
     handles.require_place(out, "graph")
     if not name:
         raise null("the graph's name")
-    sub = held.graph.create_subgraph(memory.text(name, "the graph's name"))
-    handles.give(out, GraphHeld(held.context, sub))
+    sub = entry.graph.create_subgraph(memory.text(name, "the graph's name"))
+    handles.give(out, GraphHeld(entry.context, sub))
 
 
 @answers("graphSetConfig")
 def graph_set_config(graph: int, config: int) -> None:
     """Change options: any before the graph is finalized, a few after that."""
-    held = handles.find(GraphHeld, graph)
+    entry = handles.find(GraphHeld, graph)
     if not config:
         raise null("the graph's configuration")
-    named = configs.read_graph_changes(config, finalized=held.graph.is_finalized)
-    within = clipped({name: value for name, value in named.items() if value is not None}, held.context.device.spec)
+    named = configs.read_graph_changes(config, finalized=entry.graph.is_finalized)
+    within = clipped(
+        {name: value for name, value in named.items() if value is not None}, entry.context.device.spec
+    )
     options: Any = {name: within.get(name) for name in named}
-    held.graph.set_config(**options)
-    held.context.binary = None
+    entry.graph.set_config(**options)
+    entry.context.binary = None
 
 
 @answers("graphRetrieve")
 def graph_retrieve(context: int, name: int, out: int) -> None:
     """The graph of this name."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     handles.require_place(out, "graph")
     if not name:
         raise null("the graph's name")
-    graph = held.context.graph(memory.text(name, "the graph's name"))
-    for child in held.children.values():
+    graph = entry.context.graph(memory.text(name, "the graph's name"))
+    for child in entry.children.values():
         if isinstance(child, GraphHeld) and child.graph is graph:
             memory.write_number(out, child.handle)
             return
-    handles.give(out, GraphHeld(held, graph))
+    handles.give(out, GraphHeld(entry, graph))
 
 
 @answers("tensorCreateGraphTensor")
 def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
     """Add a tensor and write its id into the client's structure."""
-    held = handles.find(GraphHeld, graph)
+    entry = handles.find(GraphHeld, graph)
     handles.require_place(tensor + _ID if tensor else 0, "the tensor", 4)
-    given = memory.structure(struct("Tensor"), tensor, "the tensor")
-    spec = spec_of(given)
-    data = data_of(given, spec) if spec.kind.is_static else None
+    tensor_struct = memory.structure(struct("Tensor"), tensor, "the tensor")
+    spec = spec_of(tensor_struct)
+    data = data_of(tensor_struct, spec) if spec.kind.is_static else None
     spec = widened(spec)
-    made = held.graph.add_tensor(
+    created = entry.graph.add_tensor(
         spec.name,
         spec.shape,
         spec.dtype,
@@ -130,10 +132,10 @@ def tensor_create_graph_tensor(graph: int, tensor: int) -> None:
         sparse_elements=spec.sparse_elements,
         data_format=spec.data_format,
     )
-    held.tensors[made.id] = made
+    entry.tensors[created.id] = created
     if data is not None:
-        held.statics[made.id] = data
-    memory.write_number(tensor + _ID, made.id, 4)
+        entry.statics[created.id] = data
+    memory.write_number(tensor + _ID, created.id, 4)
 
 
 @answers("tensorCreateContextTensor")
@@ -146,65 +148,65 @@ def tensor_create_context_tensor(context: int, tensor: int) -> int:
 @answers("graphAddNode")
 def graph_add_node(graph: int, config: int) -> None:
     """Add an operation on tensors that were created before."""
-    held = handles.find(GraphHeld, graph)
-    given = memory.structure(struct("OpConfig"), config, "an operation's description")
-    if given.version != VERSION_1:
+    entry = handles.find(GraphHeld, graph)
+    description = memory.structure(struct("OpConfig"), config, "an operation's description")
+    if description.version != VERSION_1:
         raise InvalidArgument(
-            f"an operation's description has version {given.version}; expected 1",
+            f"an operation's description has version {description.version}; expected 1",
             st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
         )
-    op, name = memory.text(given.type, "the operation"), memory.text(given.name, "the node's name")
+    op, name = memory.text(description.type, "the operation"), memory.text(description.name, "the node's name")
     where = f"{op} {name!r}"
-    inputs, outputs, params = op_parts(given)
-    made = [_known(held, tensor, where) for tensor in outputs]
-    used = [None if tensor.kind == TensorKind.NULL else _known(held, tensor, where) for tensor in inputs]
+    inputs, outputs, params = op_parts(description)
+    results = [_known(entry, tensor, where) for tensor in outputs]
+    used = [None if tensor.kind == TensorKind.NULL else _known(entry, tensor, where) for tensor in inputs]
     for tensor in used:
-        if tensor is not None and tensor.id in held.missing:
-            raise held.missing[tensor.id]
-    free = _free_name(held, name)
+        if tensor is not None and tensor.id in entry.missing:
+            raise entry.missing[tensor.id]
+    free = _free_name(entry, name)
     try:
-        held.graph.add_node(
+        entry.graph.add_node(
             op,
             name=free,
             inputs=used,
-            outputs=made,
-            params=dict(_param(held, param, where) for param in params),
-            package=memory.text(given.package, "the op package"),
+            outputs=results,
+            params=dict(_param(entry, param, where) for param in params),
+            package=memory.text(description.package, "the op package"),
         )
-        held.names[free] = 0
+        entry.names[free] = 0
     except UnsupportedOp as error:
-        if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in made):
+        if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in results):
             raise
         # As in the vendor's library, which drops unused nodes before it checks whether they can be computed.
         log.info("%s; it is left out unless its result is used", error.message)
-        held.missing.update({tensor.id: error for tensor in made})
+        entry.missing.update({tensor.id: error for tensor in results})
 
 
-def _free_name(held: GraphHeld, name: str) -> str:
+def _free_name(entry: GraphHeld, name: str) -> str:
     """The client's name for a node, with a number behind it if the name was used before."""
     free = name
-    while free in held.names:
-        held.names[name] += 1
-        free = f"{name}_{held.names[name]}"
+    while free in entry.names:
+        entry.names[name] += 1
+        free = f"{name}_{entry.names[name]}"
     return free
 
 
-def _known(held: GraphHeld, tensor: Any, where: str) -> Tensor:
-    found = held.tensors.get(tensor.id)
-    if found is None:
+def _known(entry: GraphHeld, tensor: Any, where: str) -> Tensor:
+    known = entry.tensors.get(tensor.id)
+    if known is None:
         name = memory.text(tensor.name, "a tensor's name")
-        found = held.graph.tensors.get(name)
-    if found is None:
+        known = entry.graph.tensors.get(name)
+    if known is None:
         raise InvalidArgument(
             f"{where} uses tensor {tensor.id} {name!r}, which was not created in this graph",
             st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG,
         )
-    return found
+    return known
 
 
-def _param(held: GraphHeld, param: Any, where: str) -> tuple[str, Any]:
-    if param.kind == ParamKind.TENSOR and param.of.tensor.id in held.statics:
-        return memory.text(param.name, "a parameter's name"), held.statics[param.of.tensor.id]
+def _param(entry: GraphHeld, param: Any, where: str) -> tuple[str, Any]:
+    if param.kind == ParamKind.TENSOR and param.of.tensor.id in entry.statics:
+        return memory.text(param.name, "a parameter's name"), entry.statics[param.of.tensor.id]
     return param_of(param, where)
 
 
@@ -220,11 +222,11 @@ def carried(profile: int, signal: int) -> tuple[Profile | None, Signal | None]:
 @answers("graphFinalize")
 def graph_finalize(graph: int, profile: int, signal: int) -> None:
     """Compile and load a graph; afterwards it can be executed."""
-    held = handles.find(GraphHeld, graph)
+    entry = handles.find(GraphHeld, graph)
     filled, until = carried(profile, signal)
-    held.graph.finalize(profile=filled, signal=until)
-    held.statics.clear()
-    held.context.binary = None
+    entry.graph.finalize(profile=filled, signal=until)
+    entry.statics.clear()
+    entry.context.binary = None
 
 
 @answers("graphPrepareExecutionEnvironment")
@@ -243,30 +245,31 @@ def graph_get_property(graph: int, properties: int) -> int:
 
 
 def _section_of(context: int, graph: int, section: int) -> tuple[ContextHeld, GraphHeld, str]:
-    held, of = handles.find(ContextHeld, context), handles.find(GraphHeld, graph)
-    if of.context is not held:
+    entry, of = handles.find(ContextHeld, context), handles.find(GraphHeld, graph)
+    if of.context is not entry:
         raise InvalidArgument(f"graph {of.graph.name!r} is of another context", st.QNN_GRAPH_ERROR_INVALID_HANDLE)
     if not 1 <= section <= len(SECTIONS):
         words = ", ".join(f"{name} ({number})" for number, name in enumerate(SECTIONS, 1))
         raise InvalidArgument(f"section type {section}; expected one of {words}")
-    return held, of, SECTIONS[section - 1]
+    return entry, of, SECTIONS[section - 1]
 
 
 def _section_buffer(address: int) -> tuple[int, int]:
-    given = memory.structure(struct("ContextBuffer"), address, "the section's buffer")
-    if given.version != VERSION_1 or given.mem_type != MemoryKind.RAW:
+    description = memory.structure(struct("ContextBuffer"), address, "the section's buffer")
+    if description.version != VERSION_1 or description.mem_type != MemoryKind.RAW:
         raise InvalidArgument(
-            f"a buffer of version {given.version} and memory type {given.mem_type}; expected version 1, raw (0)"
+            f"a buffer of version {description.version} and memory type {description.mem_type}; expected"
+            " version 1, raw (0)"
         )
-    return given.buffer.data or 0, given.buffer.size
+    return description.buffer.data or 0, description.buffer.size
 
 
 @answers("contextGetBinarySectionSize")
 def context_get_binary_section_size(context: int, graph: int, section: int, out: int) -> None:
     """Bytes that a graph's updateable data take."""
-    held, of, kind = _section_of(context, graph, section)
+    entry, of, kind = _section_of(context, graph, section)
     handles.require_place(out, "size")
-    memory.write_number(out, len(held.context.get_binary_section(of.graph, section=kind)))
+    memory.write_number(out, len(entry.context.get_binary_section(of.graph, section=kind)))
 
 
 @answers("contextGetBinarySection")
@@ -274,12 +277,12 @@ def context_get_binary_section(
     context: int, graph: int, section: int, buffer: int, written: int, profile: int, signal: int
 ) -> None:
     """A graph's updateable data, into a buffer that must be large enough."""
-    held, of, kind = _section_of(context, graph, section)
+    entry, of, kind = _section_of(context, graph, section)
     handles.require_place(written, "written size")
     profile_at(profile)
     signal_at(signal)
     address, size = _section_buffer(buffer)
-    blob = held.context.get_binary_section(of.graph, section=kind)
+    blob = entry.context.get_binary_section(of.graph, section=kind)
     if size < len(blob):
         raise InvalidArgument(
             f"a buffer of {size} bytes for a section of {len(blob)}", st.QNN_CONTEXT_ERROR_GET_BINARY_FAILED
@@ -293,7 +296,7 @@ def context_apply_binary_section(
     context: int, graph: int, section: int, buffer: int, profile: int, signal: int
 ) -> None:
     """Exchange a graph's updateable data."""
-    held, of, _ = _section_of(context, graph, section)
+    entry, of, _ = _section_of(context, graph, section)
     filled, until = profile_at(profile), signal_at(signal)
-    held.context.apply_binary_section(of.graph, binary_at(*_section_buffer(buffer)), signal=until, profile=filled)
-    held.binary = None
+    entry.context.apply_binary_section(of.graph, binary_at(*_section_buffer(buffer)), signal=until, profile=filled)
+    entry.binary = None

@@ -12,7 +12,7 @@ from openhtp.core.status import Status
 _T = TypeVar("_T", bound="HandleEntry")
 # A handle looks like an address and is none, so that a client that follows it fails at once.
 _numbers = itertools.count(0x0C70_0000_0010, 0x10)
-_held: dict[int, HandleEntry] = {}
+_entries: dict[int, HandleEntry] = {}
 
 
 class HandleEntry:
@@ -32,21 +32,21 @@ class HandleEntry:
         """Forget addresses in registered memory that was given back."""
 
 
-def add(held: HandleEntry) -> int:
+def add(entry: HandleEntry) -> int:
     """Give it a handle."""
-    held.handle = next(_numbers)
-    _held[held.handle] = held
-    if held.parent is not None:
-        held.parent.children[held.handle] = held
-    return held.handle
+    entry.handle = next(_numbers)
+    _entries[entry.handle] = entry
+    if entry.parent is not None:
+        entry.parent.children[entry.handle] = entry
+    return entry.handle
 
 
 def find(kind: type[_T], handle: int) -> _T:
     """What a handle stands for, which must be of this kind."""
-    held = _held.get(handle)
-    if type(held) is not kind:
+    entry = _entries.get(handle)
+    if type(entry) is not kind:
         raise bad_handle(kind.word, kind.invalid, handle)
-    return held
+    return entry
 
 
 def find_or_none(kind: type[_T], handle: int) -> _T | None:
@@ -54,18 +54,18 @@ def find_or_none(kind: type[_T], handle: int) -> _T | None:
     return find(kind, handle) if handle else None
 
 
-def remove(held: HandleEntry) -> None:
+def remove(entry: HandleEntry) -> None:
     """Forget an entry and everything that belongs to it."""
-    for child in list(held.children.values()):
+    for child in list(entry.children.values()):
         remove(child)
-    _held.pop(held.handle, None)
-    if held.parent is not None:
-        held.parent.children.pop(held.handle, None)
+    _entries.pop(entry.handle, None)
+    if entry.parent is not None:
+        entry.parent.children.pop(entry.handle, None)
 
 
 def of_kind(kind: type[_T]) -> list[_T]:
     """All there are."""
-    return [held for held in list(_held.values()) if type(held) is kind]
+    return [entry for entry in list(_entries.values()) if type(entry) is kind]
 
 
 def require_place(address: int, what: str, size: int = 8) -> None:
@@ -75,6 +75,6 @@ def require_place(address: int, what: str, size: int = 8) -> None:
     memory.check_writable(address, size, what)
 
 
-def give(address: int, held: HandleEntry) -> None:
+def give(address: int, entry: HandleEntry) -> None:
     """Make a handle and put it where the client wants it."""
-    memory.write_number(address, add(held))
+    memory.write_number(address, add(entry))

@@ -60,10 +60,10 @@ def _version(variable: str, default: str) -> Version:
 
 
 def _text(variable: str, default: str, form: re.Pattern[str], example: str) -> str:
-    given = os.environ.get(variable, "") or default
-    if not form.fullmatch(given):
-        raise InvalidArgument(f"{variable} is {given!r}; expected a version such as {example}")
-    return given
+    text = os.environ.get(variable, "") or default
+    if not form.fullmatch(text):
+        raise InvalidArgument(f"{variable} is {text!r}; expected a version such as {example}")
+    return text
 
 
 def lib_dir() -> Path:

@@ -58,9 +58,9 @@ def log_set_log_level(log: int, level: int) -> None:
 @answers("logFree")
 def log_free(log: int) -> None:
     """Stop handing lines on."""
-    held = handles.find(LogHeld, log)
-    handles.remove(held)
-    held.log.free()
+    entry = handles.find(LogHeld, log)
+    handles.remove(entry)
+    entry.log.free()
 
 
 @functools.cache

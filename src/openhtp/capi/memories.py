@@ -68,16 +68,16 @@ def _bad(message: str) -> InvalidArgument:
     return InvalidArgument(message, st.QNN_MEM_ERROR_INVALID_SHAPE)
 
 
-def _bytes_of(given: Any) -> int:
+def _bytes_of(descriptor: Any) -> int:
     """The bytes of a tensor of the described shape."""
-    if given.num_dims > MAX_RANK:
-        raise _bad(f"memory for a tensor of rank {given.num_dims}; expected at most {MAX_RANK}")
+    if descriptor.num_dims > MAX_RANK:
+        raise _bad(f"memory for a tensor of rank {descriptor.num_dims}; expected at most {MAX_RANK}")
     dims = (
-        memory.array(ctypes.c_uint32, given.num_dims, given.dims or 0, "the memory's dimensions")
-        if given.num_dims
+        memory.array(ctypes.c_uint32, descriptor.num_dims, descriptor.dims or 0, "the memory's dimensions")
+        if descriptor.num_dims
         else ()
     )
-    nbytes = DType.parse(given.data_type).itemsize
+    nbytes = DType.parse(descriptor.data_type).itemsize
     for size in dims:
         nbytes *= size
     if not nbytes:
@@ -85,19 +85,23 @@ def _bytes_of(given: Any) -> int:
     return nbytes
 
 
-def _described(context: ContextHeld, given: Any) -> MemHeld:
-    nbytes = _bytes_of(given)
-    if given.mem_type == MemType.ION:
-        return MemHeld(context, _whole(context, given.of.fd, nbytes), 0, nbytes)
-    if given.mem_type == MemType.DMA_BUF:
-        return MemHeld(context, _whole(context, given.of.dma.fd, nbytes), 0, nbytes)
-    if given.mem_type == MemType.CUSTOM:
-        custom = memory.structure(struct("HtpMemory"), given.of.custom or 0, "the memory's custom description")
+def _described(context: ContextHeld, descriptor: Any) -> MemHeld:
+    nbytes = _bytes_of(descriptor)
+    if descriptor.mem_type == MemType.ION:
+        return MemHeld(context, _whole(context, descriptor.of.fd, nbytes), 0, nbytes)
+    if descriptor.mem_type == MemType.DMA_BUF:
+        return MemHeld(context, _whole(context, descriptor.of.dma.fd, nbytes), 0, nbytes)
+    if descriptor.mem_type == MemType.CUSTOM:
+        custom = memory.structure(
+            struct("HtpMemory"), descriptor.of.custom or 0, "the memory's custom description"
+        )
         if custom.kind != _SHARED_BUFFER:
             raise _unsupported(custom.kind)
-        place = custom.of.place
-        return MemHeld(context, _shared(context, place.fd, place.offset + nbytes), place.offset, nbytes)
-    raise QnnError(f"memory type {given.mem_type} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
+        placement = custom.of.place
+        return MemHeld(
+            context, _shared(context, placement.fd, placement.offset + nbytes), placement.offset, nbytes
+        )
+    raise QnnError(f"memory type {descriptor.mem_type} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
 
 
 def _unsupported(kind: int) -> QnnError:
@@ -112,10 +116,10 @@ def _unsupported(kind: int) -> QnnError:
 
 def _identity(fd: int) -> tuple[int, int]:
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except (OSError, OverflowError) as error:
         raise InvalidArgument(f"descriptor {fd} cannot be used: {error}") from error
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _whole(context: ContextHeld, fd: int, nbytes: int) -> Area:
@@ -142,9 +146,9 @@ def _shared(context: ContextHeld, fd: int, end: int) -> Area:
 
 def _size(fd: int) -> int:
     """The size of a descriptor; a dma-buf reports it only when one seeks to its end."""
-    found = os.fstat(fd).st_size
-    if found:
-        return found
+    nbytes = os.fstat(fd).st_size
+    if nbytes:
+        return nbytes
     with contextlib.suppress(OSError):
         return os.lseek(fd, 0, os.SEEK_END)
     return 0
@@ -153,21 +157,21 @@ def _size(fd: int) -> int:
 @answers("memRegister")
 def mem_register(context: int, descriptors: int, count: int, out: int) -> None:
     """Register some pieces of memory, all or none."""
-    held = handles.find(ContextHeld, context)
+    entry = handles.find(ContextHeld, context)
     if not 0 < count <= _MOST:
         raise InvalidArgument(f"{count} pieces of memory; expected 1 to {_MOST}")
     handles.require_place(out, "memory handles", 8 * count)
-    given = memory.array(struct("MemoryDescriptor"), count, descriptors, "the memory's descriptions")
-    made: list[MemHeld] = []
+    described = memory.array(struct("MemoryDescriptor"), count, descriptors, "the memory's descriptions")
+    registered: list[MemHeld] = []
     try:
-        for one in given:
-            made.append(_described(held, one))
-            handles.add(made[-1])
+        for one in described:
+            registered.append(_described(entry, one))
+            handles.add(registered[-1])
     except BaseException:
-        for mem in made:
+        for mem in registered:
             mem.free()
         raise
-    for number, mem in enumerate(made):
+    for number, mem in enumerate(registered):
         memory.write_number(out + 8 * number, mem.handle)
 
 
@@ -176,10 +180,10 @@ def mem_de_register(mems: int, count: int) -> None:
     """Take some pieces of memory back; none of them if one is in use."""
     if not 0 < count <= _MOST:
         raise InvalidArgument(f"{count} pieces of memory; expected 1 to {_MOST}")
-    given = list(dict.fromkeys(memory.array(ctypes.c_uint64, count, mems, "the memory handles")))
-    found = [handles.find(MemHeld, handle) for handle in given]
-    for mem in found:
+    numbers = list(dict.fromkeys(memory.array(ctypes.c_uint64, count, mems, "the memory handles")))
+    entries = [handles.find(MemHeld, handle) for handle in numbers]
+    for mem in entries:
         if mem.area.mem.in_use:
             raise WrongState(f"memory {mem.handle:#x} is in use by an execution under way; wait for its end")
-    for mem in found:
+    for mem in entries:
         mem.free()

@@ -51,7 +51,7 @@ class _Where(ctypes.Structure):
 
 def library_at(address: int) -> Path:
     """The library whose code lies at an address."""
-    found = _Where()
+    where = _Where()
     ask: Any = ctypes.CDLL(None).dladdr
     ask.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    return Path((found.file or b"").decode(errors="replace")) if ask(address, ctypes.addressof(found)) else Path()
+    return Path((where.file or b"").decode(errors="replace")) if ask(address, ctypes.addressof(where)) else Path()

@@ -72,8 +72,8 @@ def create_power_config_id(device: int, core: int, out: int) -> None:
     handles.require_place(out, "power configuration", 4)
     if device not in (0, _ANY):
         raise InvalidArgument(f"device {device} does not exist; there is one, 0")
-    held = _voted_on()
-    chip = find_soc(chosen_soc() if held is None else held.soc)
+    entry = _voted_on()
+    chip = find_soc(chosen_soc() if entry is None else entry.soc)
     if core != _ANY and core >= chip.cores:
         raise InvalidArgument(f"core {core} does not exist; {chip.name} has {chip.cores}, from 0 on")
     votes = StandingVotes(0 if core == _ANY else core)
@@ -84,20 +84,20 @@ def create_power_config_id(device: int, core: int, out: int) -> None:
 
 def _standing(votes: StandingVotes) -> DeviceHeld | None:
     """The votes of a number, which now also stand on the present device."""
-    held = _voted_on()
-    if held is None:
+    entry = _voted_on()
+    if entry is None:
         waiting.append(votes)
     else:
-        votes.stand_on(held.device())
-    return held
+        votes.stand_on(entry.device())
+    return entry
 
 
 def _of(number: int) -> StandingVotes:
-    found = _configs.get(number)
-    if found is None:
+    config = _configs.get(number)
+    if config is None:
         raise InvalidArgument(f"power configuration {number} does not exist")
-    held, votes = found
-    if held is not None and held.is_freed and handles.of_kind(DeviceHeld):
+    entry, votes = config
+    if entry is not None and entry.is_freed and handles.of_kind(DeviceHeld):
         # The device was another client's of this process: device numbers do not tell clients apart.
         _configs[number] = _standing(votes), votes
     return votes
@@ -115,18 +115,18 @@ def destroy_power_config_id(number: int) -> None:
 def set_power_config(number: int, configs: int) -> None:
     """Vote; all of the list or none of it."""
     votes = _of(number)
-    given: dict[str, Any] = {}
+    wanted: dict[str, Any] = {}
     places = memory.pointers(configs, "the power configuration")
     if not places:
         raise InvalidArgument("the power configuration is empty")
-    for place in places:
+    for address in places:
         # The length depends on the option, and the entry may lie at the end of a page.
-        option = memory.array(ctypes.c_uint32, 1, place, "the power configuration")[0]
+        option = memory.array(ctypes.c_uint32, 1, address, "the power configuration")[0]
         size = _SIZES.get(option, 4)
-        body = memory.read(place + 4, size, "the power configuration").ljust(ctypes.sizeof(_BODY), b"\0")
-        given |= _vote(option, _BODY.from_buffer_copy(body))
-    if given:
-        votes.change(given)
+        body = memory.read(address + 4, size, "the power configuration").ljust(ctypes.sizeof(_BODY), b"\0")
+        wanted |= _vote(option, _BODY.from_buffer_copy(body))
+    if wanted:
+        votes.change(wanted)
 
 
 def _vote(option: int, body: Any) -> dict[str, Any]:

@@ -78,80 +78,80 @@ def profile_at(handle: int) -> Profile | None:
 _events: dict[int, tuple[ProfileEvent, ProfileHeld]] = {}
 
 
-def _note(event: ProfileEvent, held: ProfileHeld) -> int:
+def _note(event: ProfileEvent, entry: ProfileHeld) -> int:
     number = next(_numbers)
-    _events[number] = (event, held)
+    _events[number] = (event, entry)
     return number
 
 
 def _event(number: int) -> tuple[ProfileEvent, ProfileHeld]:
-    found = _events.get(number)
-    if found is None:
+    known = _events.get(number)
+    if known is None:
         raise InvalidArgument(
             f"{number:#x} is no event of this library, or of an earlier call", st.QNN_PROFILE_ERROR_INVALID_HANDLE
         )
-    return found
+    return known
 
 
 @answers("profileCreate")
 def profile_create(backend: int, level: int, out: int) -> None:
     """A profile for one call at a time."""
-    held = handles.find(BackendHeld, backend)
+    owner = handles.find(BackendHeld, backend)
     handles.require_place(out, "profile")
-    handles.give(out, ProfileHeld(held, ProfileLevel.parse(level)))
+    handles.give(out, ProfileHeld(owner, ProfileLevel.parse(level)))
 
 
 @answers("profileSetConfig")
 def profile_set_config(profile: int, config: int) -> None:
     """How many events, and whether to trace."""
-    held = handles.find(ProfileHeld, profile)
+    entry = handles.find(ProfileHeld, profile)
     options: dict[str, Any] = {}
-    for place in memory.pointers(config, "the profile's configuration"):
-        given = memory.structure(struct("Config"), place, "the profile's configuration")
-        if given.option == ProfileOption.MAX_EVENTS:
-            options["max_events"] = given.of.number64
-        elif given.option == ProfileOption.ENABLE_OPTRACE:
-            options["optrace"] = bool(given.of.flag)
+    for address in memory.pointers(config, "the profile's configuration"):
+        setting = memory.structure(struct("Config"), address, "the profile's configuration")
+        if setting.option == ProfileOption.MAX_EVENTS:
+            options["max_events"] = setting.of.number64
+        elif setting.option == ProfileOption.ENABLE_OPTRACE:
+            options["optrace"] = bool(setting.of.flag)
         else:
-            raise InvalidArgument(f"profile option {given.option} is unknown")
-    held.configure(options)
+            raise InvalidArgument(f"profile option {setting.option} is unknown")
+    entry.configure(options)
 
 
-def _show(held: ProfileHeld, events: Sequence[ProfileEvent], out: int, count: int) -> None:
-    memory.write_number(out, held.number(events))
+def _show(entry: ProfileHeld, events: Sequence[ProfileEvent], out: int, count: int) -> None:
+    memory.write_number(out, entry.number(events))
     memory.write_number(count, len(events), 4)
 
 
 @answers("profileGetEvents")
 def profile_get_events(profile: int, out: int, count: int) -> None:
     """The events of the last call."""
-    held = handles.find(ProfileHeld, profile)
+    entry = handles.find(ProfileHeld, profile)
     handles.require_place(out, "events")
     handles.require_place(count, "number of events", 4)
-    _show(held, held.events(), out, count)
+    _show(entry, entry.events(), out, count)
 
 
 @answers("profileGetSubEvents")
 def profile_get_sub_events(event: int, out: int, count: int) -> None:
     """The events below an event."""
-    found, held = _event(event)
+    parent, entry = _event(event)
     handles.require_place(out, "events")
     handles.require_place(count, "number of events", 4)
-    _show(held, found.events, out, count)
+    _show(entry, parent.events, out, count)
 
 
-def _text(event: ProfileEvent, held: ProfileHeld) -> bytes:
+def _text(event: ProfileEvent, entry: ProfileHeld) -> bytes:
     text = event.name.encode("utf-8", "replace")
-    held.keep.append(text)
+    entry.keep.append(text)
     return text
 
 
 @answers("profileGetEventData")
 def profile_get_event_data(event: int, out: int) -> None:
     """One event."""
-    found, held = _event(event)
+    known, entry = _event(event)
     data = struct("EventData")(
-        found.type, _UNITS.get(found.unit, _NO_UNIT), max(0, found.value), _text(found, held)
+        known.type, _UNITS.get(known.unit, _NO_UNIT), max(0, known.value), _text(known, entry)
     )
     handles.require_place(out, "event", ctypes.sizeof(data))
     memory.write(out, bytes(data))
@@ -160,12 +160,12 @@ def profile_get_event_data(event: int, out: int) -> None:
 @answers("profileGetExtendedEventData")
 def profile_get_extended_event_data(event: int, out: int) -> None:
     """One event in the form that can hold more than numbers."""
-    found, held = _event(event)
-    data: Any = struct("ExtendedEventData")(version=1, type=found.type, unit=_UNITS.get(found.unit, _NO_UNIT))
+    known, entry = _event(event)
+    data: Any = struct("ExtendedEventData")(version=1, type=known.type, unit=_UNITS.get(known.unit, _NO_UNIT))
     data.value.data_type = int(DType.UINT_64)
-    data.value.raw.align = max(0, found.value)
+    data.value.raw.align = max(0, known.value)
     data.timestamp = time.monotonic_ns() // 1000
-    data.identifier = _text(found, held)
+    data.identifier = _text(known, entry)
     handles.require_place(out, "event", ctypes.sizeof(data))
     memory.write(out, bytes(data))
 
@@ -173,7 +173,7 @@ def profile_get_extended_event_data(event: int, out: int) -> None:
 @answers("profileFree")
 def profile_free(profile: int) -> None:
     """Free a profile; refused while a call fills it."""
-    held = handles.find(ProfileHeld, profile)
-    held.profile.free()
-    held.forget()
-    handles.remove(held)
+    entry = handles.find(ProfileHeld, profile)
+    entry.profile.free()
+    entry.forget()
+    handles.remove(entry)

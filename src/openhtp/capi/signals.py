@@ -32,31 +32,31 @@ def signal_at(handle: int) -> Signal | None:
 def _timeout(config: int) -> int | None:
     """The timeout of a configuration; None for an abort signal, which is the default."""
     timeout: int | None = None
-    for place in memory.pointers(config, "the signal's configuration"):
-        given = memory.structure(struct("Config"), place, "the signal's configuration")
-        if given.option == SignalOption.TIMEOUT:
-            timeout = given.of.number64
-        elif given.option != SignalOption.ABORT:
-            raise InvalidArgument(f"signal option {given.option} is unknown; expected abort (1) or timeout (2)")
+    for address in memory.pointers(config, "the signal's configuration"):
+        entry = memory.structure(struct("Config"), address, "the signal's configuration")
+        if entry.option == SignalOption.TIMEOUT:
+            timeout = entry.of.number64
+        elif entry.option != SignalOption.ABORT:
+            raise InvalidArgument(f"signal option {entry.option} is unknown; expected abort (1) or timeout (2)")
     return timeout
 
 
 @answers("signalCreate")
 def signal_create(backend: int, config: int, out: int) -> None:
     """An abort signal, or one that triggers itself."""
-    held = handles.find(BackendHeld, backend)
+    owner = handles.find(BackendHeld, backend)
     handles.require_place(out, "signal")
-    handles.give(out, SignalHeld(held, _timeout(config)))
+    handles.give(out, SignalHeld(owner, _timeout(config)))
 
 
 @answers("signalSetConfig")
 def signal_set_config(signal: int, config: int) -> None:
     """Change the kind of a signal that no call carries."""
-    held = handles.find(SignalHeld, signal)
-    if held.signal.in_use:
+    entry = handles.find(SignalHeld, signal)
+    if entry.signal.in_use:
         raise WrongState("the signal is in use", st.QNN_SIGNAL_ERROR_SIGNAL_IN_USE)
-    assert isinstance(held.parent, BackendHeld)
-    held.signal = held.parent.backend.create_signal(_timeout(config))
+    assert isinstance(entry.parent, BackendHeld)
+    entry.signal = entry.parent.backend.create_signal(_timeout(config))
 
 
 @answers("signalTrigger")
@@ -68,6 +68,6 @@ def signal_trigger(signal: int) -> None:
 @answers("signalFree")
 def signal_free(signal: int) -> None:
     """Free a signal; refused while a call carries it."""
-    held = handles.find(SignalHeld, signal)
-    held.signal.free()
-    handles.remove(held)
+    entry = handles.find(SignalHeld, signal)
+    entry.signal.free()
+    handles.remove(entry)

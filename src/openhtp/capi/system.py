@@ -47,10 +47,10 @@ def system_context_create(out: int) -> None:
 @answers("systemContextGetBinaryInfo")
 def system_context_get_binary_info(context: int, binary: int, size: int, out: int, out_size: int) -> None:
     """What a binary holds, and the size of that description."""
-    held = handles.find(SystemHeld, context)
+    entry = handles.find(SystemHeld, context)
     handles.require_place(out, "binary info")
     handles.require_place(out_size, "size of the binary info")
-    info = _describe(held, binary, size)
+    info = _describe(entry, binary, size)
     memory.write_number(out, ctypes.addressof(info))
     memory.write_number(out_size, ctypes.sizeof(info))
 
@@ -58,9 +58,9 @@ def system_context_get_binary_info(context: int, binary: int, size: int, out: in
 @answers("systemContextGetMetaData")
 def system_context_get_meta_data(context: int, binary: int, size: int, out: int) -> None:
     """What a binary holds."""
-    held = handles.find(SystemHeld, context)
+    entry = handles.find(SystemHeld, context)
     handles.require_place(out, "binary info")
-    memory.write_number(out, ctypes.addressof(_describe(held, binary, size)))
+    memory.write_number(out, ctypes.addressof(_describe(entry, binary, size)))
 
 
 @answers("systemContextFree")
@@ -69,21 +69,21 @@ def system_context_free(context: int) -> None:
     handles.remove(handles.find(SystemHeld, context))
 
 
-def _describe(held: SystemHeld, address: int, size: int) -> Any:
+def _describe(entry: SystemHeld, address: int, size: int) -> Any:
     keep: list[Any] = []
     try:
         info = _binary_info(open_binary(ClientMemory(address, size, "the binary")), size, keep)
     except BadBinary as error:
         error.status = st.QNN_SYSTEM_CONTEXT_ERROR_MALFORMED_BINARY
         raise
-    held.keep.append((info, keep))
+    entry.keep.append((info, keep))
     return info
 
 
 def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
     graphs = (struct("GraphInfo") * max(1, len(binary.graph_names)))()
-    for made, name in zip(graphs, binary.graph_names, strict=False):
-        _fill_graph(made, binary, name, keep)
+    for description, name in zip(graphs, binary.graph_names, strict=False):
+        _fill_graph(description, binary, name, keep)
     info: Any = struct("BinaryInfoV3")(version=_VERSION_3, backend_id=BACKEND_ID_HTP)
     info.build_id = (binary.info.build_id or identity.build_id()).encode()
     info.core, info.backend = identity.core_api(), identity.htp_api()
@@ -94,21 +94,21 @@ def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
     return info
 
 
-def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) -> None:
+def _fill_graph(info: Any, binary: ContextBinary, name: str, keep: list[Any]) -> None:
     packed = binary.packed(name)
     about, ids = packed.info(), packed.tensor_ids
     text = name.encode()
     keep.append(text)
-    made.version, made.name = _VERSION_3, text
+    info.version, info.name = _VERSION_3, text
     for count, field, specs in (("num_inputs", "inputs", about.inputs), ("num_outputs", "outputs", about.outputs)):
         tensors = (struct("Tensor") * max(1, len(specs)))()
-        for place, spec in enumerate(specs):
+        for number, spec in enumerate(specs):
             tensor = tensor_struct(spec, None, keep)
             tensor.id = ids.get(spec.name, 0)
-            tensors[place] = tensor
+            tensors[number] = tensor
         keep.append(tensors)
-        setattr(made, count, len(specs))
-        setattr(made, field, ctypes.addressof(tensors))
+        setattr(info, count, len(specs))
+        setattr(info, field, ctypes.addressof(tensors))
     blob = struct("GraphBlobInfo")(
         version=1,
         spill_fill=packed.spill_fill_bytes,
@@ -118,15 +118,15 @@ def _fill_graph(made: Any, binary: ContextBinary, name: str, keep: list[Any]) ->
         hvx_threads=about.hvx_threads,
     )
     keep.append(blob)
-    made.blob_size, made.blob = ctypes.sizeof(blob), ctypes.addressof(blob)
+    info.blob_size, info.blob = ctypes.sizeof(blob), ctypes.addressof(blob)
 
 
 @answers("systemTensorGetMemoryFootprint")
 def system_tensor_get_memory_footprint(tensor: int, out: int) -> None:
     """Bytes that a tensor's data take."""
     handles.require_place(out, "footprint")
-    given = memory.structure(struct("Tensor"), tensor, "the tensor")
-    memory.write_number(out, spec_of(given).nbytes)
+    content = memory.structure(struct("Tensor"), tensor, "the tensor")
+    memory.write_number(out, spec_of(content).nbytes)
 
 
 class TargetHeld(HandleEntry):
@@ -155,12 +155,12 @@ def system_profile_create_serialization_target(target: int, configs: int, count:
 @answers("systemProfileSerializeEventData")
 def system_profile_serialize_event_data(target: int, data: int, count: int) -> None:
     """Write the events of some calls."""
-    held = handles.find(TargetHeld, target)
+    entry = handles.find(TargetHeld, target)
     if count > _MOST_EVENTS:
         raise InvalidArgument(f"{count} calls; expected at most {_MOST_EVENTS}")
     lines: list[str] = []
-    for place in memory.array(ctypes.c_void_p, count, data, "the profiled calls") if count else ():
-        call = memory.structure(struct("ProfileData"), place or 0, "a profiled call")
+    for address in memory.array(ctypes.c_void_p, count, data, "the profiled calls") if count else ():
+        call = memory.structure(struct("ProfileData"), address or 0, "a profiled call")
         lines.append(
             json.dumps(
                 {
@@ -173,10 +173,10 @@ def system_profile_serialize_event_data(target: int, data: int, count: int) -> N
             )
         )
     try:
-        with held.path.open("a", encoding="utf-8") as file:
+        with entry.path.open("a", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)
     except OSError as error:
-        raise InvalidArgument(f"{str(held.path)!r} cannot be written: {error.strerror}") from error
+        raise InvalidArgument(f"{str(entry.path)!r} cannot be written: {error.strerror}") from error
 
 
 def _events(address: int, count: int, depth: int) -> list[dict[str, Any]]:
@@ -184,11 +184,11 @@ def _events(address: int, count: int, depth: int) -> list[dict[str, Any]]:
         raise InvalidArgument(f"{count} events, {depth} levels deep; expected fewer")
     if not count:
         return []
-    found = []
+    events = []
     for event in memory.array(struct("ProfileEvent"), count, address, "events"):
         body = event.of.extended if event.kind == _EXTENDED else event.of.plain
         value = body.value.raw.align if event.kind == _EXTENDED else body.value
-        found.append(
+        events.append(
             {
                 "type": body.type,
                 "unit": body.unit,
@@ -196,7 +196,7 @@ def _events(address: int, count: int, depth: int) -> list[dict[str, Any]]:
                 "events": _events(event.sub_events, event.num_sub_events, depth + 1),
             }
         )
-    return found
+    return events
 
 
 @answers("systemProfileFreeSerializationTarget")
