@@ -21,7 +21,7 @@ from openhtp.report.qhas import schematic_to_qhas
 def slowed(factor, owner=4):
     """The small schematic with ops of one node that take longer."""
     ops = [
-        msgspec.structs.replace(op, cycles=op.cycles * factor)
+        msgspec.structs.replace(op, cycles=int(op.cycles * factor))
         if op.owner == owner and op.engine.value == "HMX"
         else op
         for op in SMALL.ops
@@ -78,6 +78,21 @@ def test_command_and_its_status(tmp_path):
     assert not told["holds"]
     assert told["slower"][0]["node"] == "conv"
     assert told["values"] == "modelled, cycles of all threads"
+
+
+def test_a_renamed_node_is_judged_by_the_whole(tmp_path):
+    """What one side calls by another name is neither slower nor faster."""
+    faster, slower = slowed(0.25), slowed(4)
+    names = [msgspec.structs.replace(node, name=f"{node.name}_renamed") for node in SMALL.nodes]
+    a = saved(tmp_path / "a.log", SMALL)
+    renamed = saved(tmp_path / "b.log", msgspec.structs.replace(faster, nodes=tuple(names)))
+    better = invoke(a, renamed)
+    assert better.exit_code == 0, better.output
+    assert "judged by the whole only" in better.output
+    more_work = saved(tmp_path / "c.log", msgspec.structs.replace(slower, nodes=tuple(names)))
+    worse = invoke(a, more_work)
+    assert worse.exit_code == 1
+    assert "slower by more than 5 %: the whole\n" in worse.output
 
 
 def test_two_chips_are_compared_in_time(tmp_path):

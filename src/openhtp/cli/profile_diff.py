@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,11 +45,17 @@ def _print(found: Comparison, threshold: float, top: int) -> None:
         )
     show(sheet)
     _print_measured(found)
+    if found.new or found.gone:
+        say(
+            f"{_together(found.new, found.unit)} new, {_together(found.gone, found.unit)} gone: renamed, added or"
+            " left out, and judged by the whole only"
+        )
     if found.holds:
         say(f"nothing lost more than {threshold:g} %", "green")
         return
-    whole = "the whole and " if found.total_is_slower else ""
-    say(f"slower by more than {threshold:g} %: {whole}{len(found.slower)} nodes", "red")
+    nodes = f"{len(found.slower)} nodes" if found.slower else ""
+    parts = [words for words in ("the whole" if found.total_is_slower else "", nodes) if words]
+    say(f"slower by more than {threshold:g} %: {' and '.join(parts)}", "red")
 
 
 def _print_measured(found: Comparison) -> None:
@@ -64,6 +71,12 @@ def _print_measured(found: Comparison) -> None:
         percent = 100 * (after[name] - before[name]) / before[name] if before[name] else 0.0
         sheet.add(name, f"{before[name]:,.0f}", f"{after[name]:,.0f}", f"{percent:+.1f}")
     show(sheet)
+
+
+def _together(changes: Sequence[Change], unit: str) -> str:
+    """How many nodes, and what they take."""
+    work = sum(abs(change.delta) for change in changes)
+    return f"{len(changes)} node{'s' * (len(changes) != 1)} ({_number(work, unit)} {unit})"
 
 
 def _most(found: Comparison, top: int) -> list[Change]:

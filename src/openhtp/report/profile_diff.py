@@ -1,8 +1,8 @@
 """Two profiles side by side: what got slower and what faster, node by node.
 
 A side is a profile log, a schematic, or the analysis summary (QHAS) as JSON, ours or the vendor's. Nodes are
-matched by name. Sides whose clocks are both known are compared in microseconds, so that two chips can be;
-otherwise in cycles.
+matched by name. A node that one side alone has may have been renamed, split or added: it is judged by the whole.
+Sides whose clocks are both known are compared in microseconds, so that two chips can be; otherwise in cycles.
 """
 
 from __future__ import annotations
@@ -81,9 +81,19 @@ class Comparison:
         """Whether nothing got slower than allowed."""
         return not self.slower and not self.total_is_slower
 
+    @property
+    def new(self) -> tuple[Change, ...]:
+        """Nodes that only the later side has."""
+        return tuple(change for change in self.changes if change.before is None)
+
+    @property
+    def gone(self) -> tuple[Change, ...]:
+        """Nodes that only the earlier side has."""
+        return tuple(change for change in self.changes if change.after is None)
+
 
 def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float, least: float) -> Comparison:
-    """Compare two sides. A node is slower if it lost more than the threshold, and at least ``least``."""
+    """Compare two sides. A node of both is slower if it lost more than the threshold, and at least ``least``."""
     if before.kind != after.kind:
         raise BadProfile(
             f"{before.name} has {before.kind}, {after.name} has {after.kind}; profile both at the same level"
@@ -125,7 +135,7 @@ def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float
         unit="us" if timed else "cycles",
         total=total,
         changes=tuple(changes),
-        slower=tuple(change for change in changes if worse(change)),
+        slower=tuple(change for change in changes if change.before is not None and worse(change)),
         total_is_slower=worse(total),
     )
 
