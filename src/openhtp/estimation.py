@@ -18,6 +18,7 @@ from openhtp.compiler.sizes import batched, sizes_of
 from openhtp.core.errors import InvalidArgument
 from openhtp.cost import Estimate, NumberFormat, estimate as estimate_program
 from openhtp.cost.model import estimate_kernels
+from openhtp.cost.running import Tuning
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import load
 from openhtp.frontend.onnx_reader import ModelSource
@@ -84,6 +85,7 @@ def throughput(
     precision: NumberFormat | str | None = None,
     batch: int = 1,
     threads: int = 1,
+    perf_profile: str = MODELLED_PERF_PROFILE,
 ) -> float:
     """Inferences per second (modelled) if so many threads keep calling, each with so many inputs at once.
 
@@ -93,8 +95,10 @@ def throughput(
         raise InvalidArgument(f"batch is {batch} and threads {threads}; expected whole numbers from 1 on")
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
-    kernels = [batched(kernel, batch) for kernel in sizes_of(program_for(compiled(model), chip))]
-    found = estimate_kernels(kernels, chip, asked)
+    program = program_for(compiled(model), chip)
+    kernels = [batched(kernel, batch) for kernel in sizes_of(program)]
+    clocks = find_perf_profile(perf_profile).clocks()
+    found = estimate_kernels(kernels, chip, asked, clocks=clocks, tuning=Tuning.of(program))
     computing = found.total_us - found.launch_us
     return 1e6 * batch / max(computing, found.total_us / threads)
 

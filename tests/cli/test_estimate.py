@@ -116,3 +116,25 @@ def test_bad_profiles_and_configs_are_told(model, tmp_path):
         result = invoke(model, *arguments)
         assert result.exit_code != 0
         assert words in " ".join(result.output.split())
+
+
+def test_precisions_side_by_side_with_their_energies(model, tmp_path):
+    target = tmp_path / "out.json"
+    result = invoke(model, "--soc", "SM8650", "--precision", "w8a8, w8a16,float", "--json", target)
+    assert result.exit_code == 0, result.output
+    found = json.loads(target.read_text())["estimates"]
+    assert [each["precision"] for each in found] == ["w8a8", "w8a16", "float"]
+    ratios = [each["perf_profiles"]["burst"]["energy_ratio"] for each in found]
+    assert ratios == sorted(set(ratios))
+    assert min(profile["energy_ratio"] for each in found for profile in each["perf_profiles"].values()) == 1.0
+
+
+def test_batches_and_threads_raise_the_rate(model, tmp_path):
+    target = tmp_path / "out.json"
+    rates = []
+    for options in ((), ("--batch", 5, "--threads", 2)):
+        result = invoke(model, "--soc", "SM8550", "--precision", "w8a8", *options, "--json", target)
+        assert result.exit_code == 0, result.output
+        rates.append(json.loads(target.read_text())["estimates"][0]["inferences_per_second"])
+    assert rates[1] > 1.5 * rates[0]
+    assert "batches of 5" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import MIB
 from openhtp.cost import Bound, Estimate, NumberFormat, OpTime, estimate as estimate_program
-from openhtp.estimation import compiled, with_options
+from openhtp.estimation import compiled, throughput, with_options
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.clocks import FULL
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, PerfProfile, find_perf_profile
@@ -33,12 +34,15 @@ def estimate(
         list[str] | None, typer.Option(help="Chip, e.g. SM8650; several side by side: SM8550,SM8650.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to.")
+        str | None,
+        typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to; several side by side."),
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 10,
     vtcm_mb: Annotated[int | None, typer.Option(help="VTCM that the graph may use.")] = None,
     hvx_threads: Annotated[int | None, typer.Option(help="HVX threads that the graph may use.")] = None,
     level: Annotated[int | None, typer.Option(help="Level of optimization, 1 to 3.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Inputs in one call, for the rate of inferences.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that call, for the rate of inferences.")] = 1,
     dim: Dim = None,
     freeze: Freeze = None,
     perf_profile: PerfProfileName = None,
@@ -50,18 +54,21 @@ def estimate(
     with errors_reported():
         config, named = modelled_config(config_file, perf_profile)
         mode = find_perf_profile(named or MODELLED_PERF_PROFILE)
-        given = soc or ([] if config is None else list(config.device_options().values()))
-        chips = [find_soc(name.strip()) for item in given for name in item.split(",") if name.strip()]
-        if not chips:
-            raise InvalidArgument("--soc names no chip, nor does a config; expected one, like SM8650")
-        asked = None if precision is None else NumberFormat.parse(precision)
+        named_chips = soc or ([] if config is None else list(config.device_options().values()))
+        settings = list(itertools.product(_chips(named_chips), _formats(precision)))
         chosen = {"vtcm_mb": vtcm_mb, "hvx_threads": hvx_threads, "optimization_level": level}
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         options = {name: value for name, value in chosen.items() if value is not None}
         program = with_options(program, ExtensionsConfig(config).graph(program.name, options))
-        by_profile = [_by_profile(program, chip, asked, mode.name) for chip in chips]
+        by_profile = [_by_profile(program, chip, form, mode.name) for chip, form in settings]
         results = [found[mode.name] for found in by_profile]
+        rates = [
+            throughput(program, chip, precision=form, batch=batch, threads=threads, perf_profile=mode.name)
+            for chip, form in settings
+        ]
         sheets = [_totals(Path(model).name, results, mode.name), _profiles(by_profile)]
+        if batch > 1 or threads > 1:
+            sheets.append(_rates(results, rates, batch, threads))
         if top:
             sheets.append(_kernels(results, top))
         notes = [*_notes(results), _conditions(mode)]
@@ -74,11 +81,26 @@ def estimate(
             "times": "modelled",
             "unit": "us",
             "perf_profile": mode.name,
-            "estimates": [_as_json(r, p) for r, p in zip(results, by_profile, strict=True)],
+            "batch": batch,
+            "threads": threads,
+            "estimates": _estimates_json(by_profile, mode.name, rates),
         }
         write_json(json_file, document)
         if html is not None:
             write_file(html, estimate_to_html(document, f"{Path(model).name}: modelled time", notes))
+
+
+def _chips(named: list[str]) -> list[SocSpec]:
+    chips = [find_soc(name.strip()) for item in named for name in item.split(",") if name.strip()]
+    if not chips:
+        raise InvalidArgument("--soc names no chip, nor does a config; expected one, like SM8650")
+    return chips
+
+
+def _formats(words: str | None) -> list[NumberFormat | None]:
+    """Precisions that were asked for, or the model's own."""
+    named = dict.fromkeys([] if words is None else [word.strip() for word in words.split(",")])
+    return [NumberFormat.parse(word) for word in named] or [None]
 
 
 def _by_profile(program: QnnProgram, chip: SocSpec, asked: NumberFormat | None, named: str) -> dict[str, Estimate]:
@@ -110,8 +132,9 @@ def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
     )
     bounds = (f"by {bound.value}" for bound in Bound)
     columns = ["SoC", "precision", "total", "range", "per second", "launch", *bounds]
-    columns += ["VTCM peak", "DDR read", "DDR written"]
+    columns += ["VTCM peak", "DDR read", "DDR written", *(["energy"] if len(results) > 1 else [])]
     sheet = TextTable(title, columns, ("precision",))
+    least = min(result.energy_pj for result in results)
     for result in results:
         shares = result.bounds()
         sheet.add(
@@ -125,26 +148,51 @@ def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
             f"{result.vtcm_peak_bytes / MIB:.1f} MiB",
             f"{result.ddr_read_bytes / 1e6:,.3g} MB",
             f"{result.ddr_written_bytes / 1e6:,.3g} MB",
+            *([f"{result.energy_pj / least:.2f}x"] if len(results) > 1 else []),
         )
     return sheet
 
 
 def _profiles(by_profile: list[dict[str, Estimate]]) -> TextTable:
-    chips = [next(iter(found.values())).soc for found in by_profile]
-    sheet = TextTable("By perf profile (modelled; clocks and energy classes are estimates)", ("profile", *chips))
+    chips = _titles([next(iter(found.values())) for found in by_profile])
+    sheet = TextTable("By perf profile (modelled; clocks and energies are estimates)", ("profile", *chips))
+    least = _least_energy(by_profile)
     for name in by_profile[0]:
-        cells = (f"{_time(found[name].total_us)}, energy {found[name].energy_class}" for found in by_profile)
+        cells = (
+            f"{_time(found[name].total_us)}, energy {found[name].energy_pj / least:.2f}x" for found in by_profile
+        )
         sheet.add(name, *cells)
-    sheet.note = "One energy class more is twice the energy."
+    sheet.note = "Energy of a run as a ratio to the least here. No source states an HTP's in joules."
     return sheet
+
+
+def _rates(results: list[Estimate], busier: list[float], batch: int, threads: int) -> TextTable:
+    busy = f"{threads} thread{'s' * (threads > 1)}, batches of {batch}"
+    sheet = TextTable(
+        "Inferences a second (modelled)", ("SoC", "precision", "one call after the other", busy, "gain")
+    )
+    for result, rate in zip(results, busier, strict=True):
+        alone = 1e6 / result.total_us
+        sheet.add(result.soc, result.precision, f"{alone:,.0f}", f"{rate:,.0f}", f"{rate / alone:.2f}x")
+    return sheet
+
+
+def _least_energy(by_profile: list[dict[str, Estimate]]) -> float:
+    return min(result.energy_pj for found in by_profile for result in found.values())
+
+
+def _titles(results: list[Estimate]) -> list[str]:
+    """What tells results apart: their chips, and their precisions if there are several."""
+    several = len({result.precision for result in results}) > 1
+    return [f"{result.soc} {result.precision}" if several else result.soc for result in results]
 
 
 def _kernels(results: list[Estimate], count: int) -> TextTable:
     """The kernels that take most on the first chip, and what they take on the others."""
     first = results[0]
-    chips = [result.soc for result in results]
+    chips = _titles(results)
     columns = ("kernel", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by", "ONNX nodes")
-    sheet = TextTable(f"What takes most on {first.soc} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
+    sheet = TextTable(f"What takes most on {chips[0]} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
     places = {op.name: place for place, op in enumerate(first.ops)}
     for op in first.slowest(count):
         sheet.add(
@@ -181,14 +229,23 @@ def _span(low_us: float, high_us: float) -> str:
     return f"{low_us:,.0f} to {high_us:,.0f} us"
 
 
-def _as_json(result: Estimate, profiles: dict[str, Estimate]) -> dict[str, Any]:
+def _estimates_json(
+    by_profile: list[dict[str, Estimate]], chosen: str, rates: list[float]
+) -> list[dict[str, Any]]:
+    """Energies are ratios to the least of all; ``rates`` are those with batches and threads."""
+    least = _least_energy(by_profile)
+    return [_as_json(found, chosen, least, rate) for found, rate in zip(by_profile, rates, strict=True)]
+
+
+def _as_json(profiles: dict[str, Estimate], chosen: str, least_energy: float, rate: float) -> dict[str, Any]:
+    result = profiles[chosen]
     return {
         "soc": result.soc,
         "precision": result.precision,
         "total_us": round(result.total_us, 3),
         "low_us": round(result.low_us, 3),
         "high_us": round(result.high_us, 3),
-        "inferences_per_second": round(1e6 / result.total_us, 3),
+        "inferences_per_second": round(rate, 3),
         "launch_us": result.launch_us,
         "extrapolated": result.extrapolated,
         "taken_from": result.taken_from,
@@ -199,7 +256,10 @@ def _as_json(result: Estimate, profiles: dict[str, Estimate]) -> dict[str, Any]:
         "ddr_written_bytes": result.ddr_written_bytes,
         "bound_us": {bound.value: round(us, 3) for bound, us in result.bounds().items()},
         "perf_profiles": {
-            name: {"total_us": round(estimate_at.total_us, 3), "energy_class": estimate_at.energy_class}
+            name: {
+                "total_us": round(estimate_at.total_us, 3),
+                "energy_ratio": round(estimate_at.energy_pj / least_energy, 4),
+            }
             for name, estimate_at in profiles.items()
         },
         "notes": list(result.notes),

@@ -16,6 +16,7 @@ import numpy as np
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.core.precision import NumberFormat, precision_of
 from openhtp.ops import Node, find_op
+from openhtp.ops._resolve import is_wide_product
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 
@@ -31,6 +32,7 @@ class KernelSize:
     its readers refer to the kernel that made the data. ``strips`` counts the pieces that its ops can be computed
     in.
     ``sloped`` counts elements of a matrix op's result that a PReLU of the same kernel multiplies by its slopes.
+    ``wide_product`` is on where both factors have 16 bits.
     """
 
     name: str
@@ -56,6 +58,7 @@ class KernelSize:
     calibrated: bool = True
     reads: tuple[int, ...] = ()
     strips: int = 1
+    wide_product: bool = False
 
     @property
     def edge(self) -> int:
@@ -98,6 +101,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
     unit_size = _unit_size(kind, call, work.macs)
     if not calibrated:
         unit_size["macs"] = work.macs
+    first = program.source.resolved(kernel.nodes[0])
     return KernelSize(
         name=kernel.name,
         op=kernel.op,
@@ -115,6 +119,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         calibrated=calibrated,
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
+        wide_product=is_wide_product(find_op(first.op), first),
         **unit_size,
     )
 

@@ -18,7 +18,8 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.precision import NumberFormat
 from openhtp.core.units import MIB
 from openhtp.cost.amounts import MEGA, Amounts, Speeds
-from openhtp.cost.model import band_of, energy_class_of, energy_pj
+from openhtp.cost.energy import energy_class_of, energy_pj, on_chip_pj, wide_bytes
+from openhtp.cost.model import band_of
 from openhtp.cost.rates import FoundRates, Parameters, find_rates, fitted_parameters, prices
 from openhtp.cost.running import most_common, precisions_of, verify_offered
 from openhtp.cost.timeline import run
@@ -78,10 +79,11 @@ def price_many(kernels: Sequence[KernelSize], settings: Sequence[Setting]) -> li
     for (asked, vtcm_bytes), members in groups.items():
         formats = precisions_of(kernels, asked)
         amounts = Amounts.of(kernels, formats, place(kernels, formats, vtcm_bytes), parameters)
-        macs: dict[NumberFormat, int] = {}
-        for kernel, form in zip(kernels, formats, strict=True):
-            macs[form] = macs.get(form, 0) + kernel.macs
-        for (number, *_), priced in zip(members, _price(amounts, macs, members, parameters), strict=True):
+        on_chip = on_chip_pj(kernels, formats)
+        from_ddr = amounts.moved_mb * MEGA + wide_bytes(kernels, formats)
+        cores = {setting.clocks.core for _, setting, _ in members}
+        classes = {core: energy_class_of(energy_pj(on_chip, from_ddr, core)) for core in cores}
+        for (number, *_), priced in zip(members, _price(amounts, classes, members, parameters), strict=True):
             results[number] = priced
     return [each for each in results if each is not None]
 
@@ -117,14 +119,12 @@ def _verify(setting: Setting) -> None:
 
 
 def _price(
-    amounts: Amounts, macs: Mapping[NumberFormat, int], members: Sequence[_Member], parameters: Parameters
+    amounts: Amounts, classes: Mapping[float, int], members: Sequence[_Member], parameters: Parameters
 ) -> list[Priced]:
     rates = [found.rates for _, _, found in members]
     busy = amounts.busy(rates, [_speeds(setting, found) for _, setting, found in members])
     line = run(busy, amounts.tiles, amounts.free_after)
     totals = line.total + np.array([each.launch_us for each in rates])
-    cores = {setting.clocks.core for _, setting, _ in members}
-    classes = {core: energy_class_of(energy_pj(macs, amounts.moved_mb * MEGA, core)) for core in cores}
     main = most_common([amounts.formats[index] for index in amounts.which])
     priced = []
     for (_, setting, found), total in zip(members, totals.tolist(), strict=True):

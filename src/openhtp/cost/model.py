@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -19,44 +19,13 @@ import numpy as np
 
 from openhtp.compiler.sizes import KernelSize, sizes_of
 from openhtp.core.precision import NumberFormat
+from openhtp.cost.energy import energy_class_of, energy_pj, on_chip_pj, wide_bytes
 from openhtp.cost.rates import Band, Parameters, fitted_parameters
 from openhtp.cost.running import ONE_CORE, PricedRun, Tuning, most_common
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.placement import Move
-
-# An order of magnitude of energy, for comparing settings with one another.
-#
-# No public source states the energy of an HTP, so there is no number in joules here, only a class: the next class
-# is twice the energy. What counts is the ratio of arithmetic to movement, taken from the energies of a 45 nm
-# process that M. Horowitz published ("Computing's energy problem", ISSCC 2014). Newer processes scale both sides
-# down.
-
-MAC_PJ = {NumberFormat.W8A8: 0.23, NumberFormat.W8A16: 0.5, NumberFormat.FLOAT: 1.5}
-"""One multiply-accumulate: multiplier and adder; 8 by 16 bits lies between the two that are published."""
-
-DDR_PJ_PER_BYTE = 160.0
-"""A word of 32 bits from DRAM is 640 pJ at best."""
-
-_VOLTAGE_AT_REST = 0.6
-"""Of the highest corner's, estimated: energy goes with the square of the voltage, and that with the clock."""
-
-CLASS_0_PJ = 1e6
-"""Up to a microjoule of that process is class 0."""
-
-
-def energy_class_of(picojoules: float) -> int:
-    """The class of an energy: one higher for twice as much."""
-    return math.ceil(math.log2(max(1.0, picojoules / CLASS_0_PJ)))
-
-
-def energy_pj(macs: Mapping[NumberFormat, int], moved_bytes: float, core: float = 1.0) -> float:
-    """Energy of one run whose core clock is at this part of its highest; in the units of that process."""
-    voltage = _VOLTAGE_AT_REST + (1.0 - _VOLTAGE_AT_REST) * core
-    arithmetic = sum(count * MAC_PJ[form] for form, count in macs.items())
-    return arithmetic * voltage**2 + moved_bytes * DDR_PJ_PER_BYTE
-
 
 _READING = (Move.LOAD, Move.FILL, Move.WEIGHTS)
 _WRITING = (Move.STORE, Move.SPILL)
@@ -92,6 +61,7 @@ class Estimate:
     """Modelled time of one invocation. ``low_us`` to ``high_us`` held 8 of 10 published times in cross-validation.
 
     ``taken_from`` names the SoC whose rates were used if this one has no published times (extrapolated).
+    ``energy_pj`` is for ratios between estimates alone (``energy.py``).
     """
 
     soc: str
@@ -105,7 +75,7 @@ class Estimate:
     vtcm_peak_bytes: int
     ddr_read_bytes: int
     ddr_written_bytes: int
-    energy_class: int
+    energy_pj: float
     ops: tuple[OpTime, ...]
     taken_from: str | None = None
     notes: tuple[str, ...] = ()
@@ -114,6 +84,11 @@ class Estimate:
     def extrapolated(self) -> bool:
         """Whether the rates are another SoC's."""
         return self.taken_from is not None
+
+    @property
+    def energy_class(self) -> int:
+        """One higher for twice the energy."""
+        return energy_class_of(self.energy_pj)
 
     @property
     def steps(self) -> int:
@@ -173,7 +148,7 @@ def estimate_kernels(
         vtcm_peak_bytes=run.placed.peak_bytes,
         ddr_read_bytes=run.placed.moved(*_READING),
         ddr_written_bytes=run.placed.moved(*_WRITING),
-        energy_class=energy_class_of(_energy(run, clocks)),
+        energy_pj=_energy(run, clocks),
         ops=ops,
         taken_from=found.taken_from,
         notes=_notes(kernels, soc, found.taken_from),
@@ -181,10 +156,8 @@ def estimate_kernels(
 
 
 def _energy(run: PricedRun, clocks: Clocks) -> float:
-    macs: dict[NumberFormat, int] = {}
-    for kernel, form in zip(run.kernels, run.formats, strict=True):
-        macs[form] = macs.get(form, 0) + kernel.macs
-    return energy_pj(macs, sum(each.nbytes for each in run.placed.transfers), clocks.core)
+    from_ddr = sum(each.nbytes for each in run.placed.transfers) + wide_bytes(run.kernels, run.formats)
+    return energy_pj(on_chip_pj(run.kernels, run.formats), from_ddr, clocks.core)
 
 
 def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
