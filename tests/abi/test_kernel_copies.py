@@ -34,6 +34,8 @@ WAYS = {
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CopyWay:
     """Copies are made in one way only."""
     one = WAYS[request.param]
+    if not kernel_copies._works(one):
+        pytest.skip("this kernel or emulator does not copy in this way")
     for name in ("readv", "writev", "long_readv", "long_writev"):
         monkeypatch.setattr(memory, f"_{name}", getattr(one, name))
     return one
@@ -106,7 +108,8 @@ lines = ctypes.create_string_buffer(packed)
 program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code), ctypes.addressof(lines)))
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program))) == 0, ctypes.get_errno()
+if libc.prctl(22, 2, ctypes.c_void_p(ctypes.addressof(program))):
+    sys.exit(77)
 from openhtp.abi import memory
 from openhtp.abi.kernel_copies import choose_way
 word = ctypes.create_string_buffer(b"a word")
@@ -124,4 +127,6 @@ def test_a_container_that_forbids_the_call() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DENIED, platform.machine()], capture_output=True, text=True, check=False
     )
+    if done.returncode == 77:
+        pytest.skip("this kernel or emulator takes no filter of calls")
     assert (done.returncode, done.stdout.strip()) == (0, "/proc/self/mem"), done.stderr
