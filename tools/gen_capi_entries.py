@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openhtp.abi.numbers import BACKEND_ID_HTP
-from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
+from openhtp.abi.tables import CORE, POWER, SYSTEM, SYSTEM_SLOTS, TableEntry
 from openhtp.capi import identity
 
 PATH = Path(__file__).parents[1] / "src/openhtp/capi/native/entries.h"
@@ -53,6 +53,7 @@ def _identity() -> list[str]:
     )
     return [
         f"#define BACKEND_ID {BACKEND_ID_HTP}",
+        f"#define SYSTEM_SLOTS {SYSTEM_SLOTS}",
         f'#define PROVIDER_NAME "{identity.PROVIDER_NAME}"',
         f'#define SYSTEM_PROVIDER_NAME "{identity.SYSTEM_PROVIDER_NAME}"',
         *(f'#define {name}_VERSION "{variable}", "{default}"' for name, variable, default in versions),

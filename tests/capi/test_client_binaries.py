@@ -10,7 +10,7 @@ import queue
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,95 @@ def test_b8_a_signal_is_armed_before_the_device_is_made(
         assert answers == [0]
     finally:
         fresh.free()
+
+
+class ListTold:
+    """A list of one or more contexts, and what its notifications told: kind, context and code."""
+
+    def __init__(
+        self, device: LibraryDevice, blobs: list[bytes], on_told: Callable[[], object] | None = None
+    ) -> None:
+        self.device = device
+        self.seen: list[tuple[int, int, int]] = []
+        self._on_told = on_told
+        self._tell = _TELL(self._told)
+        self._rooms = [ctypes.create_string_buffer(blob, len(blob)) for blob in blobs]
+        self._params: list[Any] = []
+        for room in self._rooms:
+            one = struct("ContextParams")(version=1, binary=ctypes.addressof(room), size=len(room))
+            one.notify = ctypes.cast(self._tell, ctypes.c_void_p)
+            self._params.append(one)
+        self._listing = pointer_list(self._params)
+
+    def create(self, signal: int | None = None) -> int:
+        given = (self.device.backend.handle, self.device.handle, self._listing, None, signal)
+        code = self.device.library.ask("contextCreateFromBinaryListAsync", *given)
+        for room in self._rooms:  # as a client that frees it
+            ctypes.memset(room, 0xA5, len(room))
+        return code
+
+    def _told(self, context: int, graph: int, name: bytes, kind: int, param: int, code: int) -> None:
+        self.seen.append((kind, context or 0, code))
+        if self._on_told is not None:
+            self._on_told()
+
+    def free(self) -> None:
+        for context in {context for _, context, _ in self.seen if context}:
+            self.device.library.call("contextFree", context, None)
+
+
+def test_everything_is_told_when_the_call_for_a_list_returns(device: LibraryDevice, blob: bytes) -> None:
+    """Genie goes on with the handles, and frees the binaries, right after the call."""
+    told = ListTold(device, [blob, blob[: len(blob) // 2], blob])
+    assert told.create() == 0
+    seen = list(told.seen)
+    assert [kind for kind, _, _ in seen].count(1) == 3  # each context
+    good = {context for kind, context, code in seen if kind == 1 and not code}
+    assert len(good) == 2
+    assert [code != 0 for kind, _, code in seen if kind == 1].count(True) == 1
+    for context in good:
+        run(device, context, b"second")
+    told.free()
+
+
+def test_a_callback_that_makes_a_list_is_told_afterwards(device: LibraryDevice, blob: bytes) -> None:
+    inner = ListTold(device, [blob])
+    answers: list[tuple[int, int]] = []
+
+    def nested() -> None:
+        if not answers:
+            answers.append((inner.create(), len(inner.seen)))
+
+    outer = ListTold(device, [blob], nested)
+    assert outer.create() == 0
+    wait_until(lambda: len(inner.seen) == 3)
+    assert answers == [(0, 0)]
+    inner.free()
+    outer.free()
+
+
+def test_b8_a_signal_ends_a_list_while_the_device_is_made(
+    device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = device.backend.create_device(soc="SM8750")
+    signal, may_go, really = abort_signal(device), threading.Event(), runtime.Backend.create_device
+
+    def slow(backend: runtime.Backend, **options: Any) -> Any:
+        handles.find(SignalHeld, signal).signal.trigger()
+        may_go.wait(PATIENCE_S)
+        return really(backend, **options)
+
+    monkeypatch.setattr(runtime.Backend, "create_device", slow)
+    told = ListTold(fresh, [blob])
+    assert told.create(signal) == ABORTED
+    may_go.set()
+    assert not told.seen
+    assert not handles.find(SignalHeld, signal).signal.in_use
+    again = ListTold(fresh, [blob])
+    assert again.create(signal) == 0
+    assert len(again.seen) == 3
+    again.free()
+    fresh.free()
 
 
 def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: LibraryDevice, mapped: mmap.mmap) -> None:

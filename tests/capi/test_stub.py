@@ -12,7 +12,7 @@ import pytest
 
 from openhtp.abi.numbers import BACKEND_ID_HTP
 from openhtp.abi.structs import struct
-from openhtp.abi.tables import CORE, SYSTEM
+from openhtp.abi.tables import CORE, SYSTEM, SYSTEM_SLOTS
 from openhtp.capi import entries, identity
 from openhtp.core.errors import QnnError
 from openhtp.core.opcall import OpCall
@@ -44,7 +44,7 @@ def test_every_entry_has_an_answer() -> None:
 @pytest.mark.parametrize("name", ["libQnnHtp.so", "libQnnSystem.so"])
 def test_a_provider_fills_every_place_and_zeros_follow(lib_dir: Path, name: str) -> None:
     library = ctypes.CDLL(str(lib_dir / name))
-    for function, head, count in (("QnnInterface", 40, len(CORE)), ("QnnSystemInterface", 32, len(SYSTEM))):
+    for function, head, count in (("QnnInterface", 40, len(CORE)), ("QnnSystemInterface", 32, SYSTEM_SLOTS)):
         call = getattr(library, f"{function}_getProviders")
         call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
         listing, found = ctypes.c_void_p(), ctypes.c_uint32()
@@ -97,6 +97,24 @@ def test_versions_of_the_environment_are_told_before_there_is_any_call(
     assert provider.backend_id == BACKEND_ID_HTP
     versions = [(one.major, one.minor, one.patch) for one in (provider.api.core, provider.api.backend)]
     assert versions == [(2, 33, 0), (5, 44, 7)]
+
+
+def test_every_slot_of_the_systems_table_answers(lib_dir: Path) -> None:
+    """Genie asks that slots far behind the documented ones are there."""
+    call = ctypes.CDLL(str(lib_dir / "libQnnSystem.so")).QnnSystemInterface_getProviders
+    call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+    listing, found = ctypes.c_void_p(), ctypes.c_uint32()
+    assert call(ctypes.addressof(listing), ctypes.addressof(found)) == 0
+    words = (ctypes.c_uint64 * (4 + SYSTEM_SLOTS + 1)).from_address(
+        ctypes.c_void_p.from_address(listing.value or 0).value or 0
+    )
+    assert words[0] & 0xFFFFFFFF == 0  # the backend's id, as in the vendor's
+    assert all(words[4 : 4 + SYSTEM_SLOTS])
+    assert not words[4 + SYSTEM_SLOTS]
+    for place in range(len(SYSTEM), SYSTEM_SLOTS):
+        assert (
+            ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)(words[4 + place])(None, 7) == 1000
+        )
 
 
 def test_a11_a_second_copy_of_the_libraries_is_refused_while_the_first_is_in_use(

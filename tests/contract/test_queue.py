@@ -224,6 +224,18 @@ def test_timeout_runs_from_the_call(rig: Rig) -> None:
     assert early.exception(PATIENCE_S) is None
 
 
+def test_what_is_said_of_asynchronous_executions_is_true(rig: Rig) -> None:
+    if not rig.is_c:
+        assert rig.backend.has_capability("GRAPH_SUPPORT_ASYNC_EXECUTION")
+    else:
+        ask = rig.backend.held.library.ask
+        # Supported: asynchronous executions, and signals of theirs.
+        assert [ask("propertyHasCapability", key) for key in (304, 309)] == [0, 0]
+    context, _ = rig.context(2)
+    execution = relu_graph(context).execute_async({"x": ramp()}, signal=rig.backend.create_signal())
+    np.testing.assert_allclose(execution.result(PATIENCE_S)["y"], np.maximum(ramp(), 0), rtol=1e-6)
+
+
 def test_cancel(rig: Rig) -> None:
     if rig.is_c:
         pytest.skip("the C interface cancels by signals alone")

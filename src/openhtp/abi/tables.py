@@ -127,6 +127,10 @@ SYSTEM: Mapping[str, TableEntry] = _table("""
     systemProfileFreeSerializationTarget    SYSTEM_PROFILE  ptr
 """)
 
+# Slots of the system's table in the vendor's library. Of those behind the functions above nothing but their places
+# is known; clients ask that some of them are not NULL.
+SYSTEM_SLOTS = 90
+
 # The functions of the HTP performance infrastructure, by field of ``Infrastructure``.
 POWER: Mapping[str, TableEntry] = _table("""
     create_id  HTP_PERF_INFRASTRUCTURE  u32 u32 ptr

@@ -9,7 +9,7 @@ from openhtp.abi import memory
 from openhtp.abi.memory import mapped_file
 from openhtp.core.errors import InvalidArgument
 from openhtp.program.sources import BinarySource, FileSource
-from openhtp.runtime.binaries.opening import Check, copied, go_on
+from openhtp.runtime.binaries.opening import Check, copied
 
 _MOST_BYTES = 1 << 40
 
@@ -48,10 +48,6 @@ class ClientBinary:
         self.nbytes = nbytes
         self._is_kept = is_kept
         self.source: BinarySource | None = None
-
-    def take(self) -> None:
-        """Copy the binary now if it has to be copied: the context is made after the call has returned."""
-        self.lent_source(go_on)
 
     def lent_source(self, check: Check) -> BinarySource:
         """The file, or a copy; the same every time."""

@@ -21,8 +21,11 @@ from openhtp.capi.signals import signal_at
 from openhtp.core import status as st
 from openhtp.core.enumerations import NotifyType
 from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.latches import Latch
 from openhtp.options import CONTEXT
 from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
+from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
+from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph
 
@@ -69,28 +72,45 @@ def _wanted(address: int, shared: dict[str, Any]) -> _ListedContext:
 def context_create_from_binary_list_async(
     backend: int, device: int, params: int, config: int, signal: int
 ) -> None:
-    """Begin to make a context from each binary; the client is notified of each graph and each context."""
+    """Make a context from each binary, side by side; the client is notified of each graph and each context.
+
+    All notifications have been made when this returns: clients use the handles, and free the binaries, right
+    after the call. Only a callback that makes this call is notified later, as its own return comes first.
+    """
     of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     carried = signal_at(signal)
     wanted = [_wanted(number, shared) for number in memory.pointers(params, "the list of contexts")]
     if not wanted:
         raise null("the list of contexts")
-    for one in wanted:
-        one.binary.take()
 
     def notify(
         context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, number: Any, status: int
     ) -> None:
         _tell((of, on), wanted[number], context, graph, name, kind, status)
 
-    on.device().create_contexts_from_binaries(
-        [one.binary for one in wanted],
-        notify=notify,
-        signal=carried,
-        configs=[one.options for one in wanted],  # type: ignore[misc]
-        **shared,
-    )
+    def create(_: object, stop: Stop | None) -> None:
+        made_device = on.device_unless(stop)
+        creation = made_device.create_contexts_from_binaries(
+            [one.binary for one in wanted],
+            notify=notify,
+            signal=stop,
+            configs=[one.options for one in wanted],  # type: ignore[misc]
+            **shared,
+        )
+        creation.exception()
+        _await_notifications(made_device.backend.notifier)
+
+    # As for one binary, the signal counts from here on.
+    carrying(None, carried, "creating contexts from a list of binaries", OF_CONTEXT, create)
+
+
+def _await_notifications(notifier: Notifier) -> None:
+    """Wait for what was posted so far; a callback cannot, as it is called by the same thread."""
+    if not notifier.is_this_thread():
+        all_made = Latch()
+        notifier.post(all_made.unlock)
+        all_made.wait()
 
 
 def _tell(

@@ -1,6 +1,7 @@
 /* Every function by its number. Made by tools/gen_capi_entries.py from openhtp/abi/tables.py. */
 
 #define BACKEND_ID 6
+#define SYSTEM_SLOTS 90
 #define PROVIDER_NAME "HTP_QTI_AISW"
 #define SYSTEM_PROVIDER_NAME "SYSTEM_QTI_AISW"
 #define CORE_VERSION "OPENHTP_CORE_API", "2.40.0"

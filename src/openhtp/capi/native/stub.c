@@ -272,18 +272,26 @@ static int read_version(const char *variable, const char *by_default, void *plac
     return 0;
 }
 
+/* A function of the vendor's table of which only the place is known. Whatever it takes, its caller cleans up. */
+static word unknown(void)
+{
+    return NOT_SUPPORTED;
+}
+
 static int undescribed;
 
 /* Who we are, and the functions. Clients look at it and may still fork: no Python is started for that. */
 static void describe(void)
 {
-    core_provider[0] = system_provider[0] = BACKEND_ID;
+    core_provider[0] = BACKEND_ID; /* the system's is 0: it belongs to no backend */
     core_provider[1] = W(PROVIDER_NAME);
     system_provider[1] = W(SYSTEM_PROVIDER_NAME);
     char *core = (char *)(core_provider + 2);
     undescribed = read_version(CORE_VERSION, core) || read_version(HTP_VERSION, core + 12) ||
                   read_version(SYSTEM_VERSION, system_provider + 2);
     memcpy(core_provider + 5, core_entries, sizeof core_entries);
+    for (int i = 0; i < SYSTEM_SLOTS; i++)
+        system_provider[4 + i] = W(unknown);
     memcpy(system_provider + 4, system_entries, sizeof system_entries);
 }
 

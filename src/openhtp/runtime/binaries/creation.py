@@ -121,9 +121,9 @@ class Creation:
         wanted: Sequence[ListedContext],
         make: ContextMaker,
         notify: CreationNotify | None,
-        signal: Signal | None,
+        signal: Signal | Stop | None,
     ) -> None:
-        """``make`` opens one context from a binary."""
+        """``make`` opens one context from a binary. A call that carries a signal already gives its stop."""
         self.device = device
         self.number = next(_numbers)
         self._wanted = wanted
@@ -135,15 +135,20 @@ class Creation:
         self._todo = list(reversed(range(len(wanted))))
         self._outcome: Promise[list[Context]] = Promise()
         self._abandoned = False
-        self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal.interrupt
-        self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
+        self._is_carried = isinstance(signal, Stop)
+        if isinstance(signal, Stop):
+            self._interrupt, self._stop = signal.interrupt, signal
+        else:
+            self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal.interrupt
+            self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Begin; returns at once."""
         try:
             forks.on_fork(self, Creation._leave)
-            self._interrupt.begin(self, self._stop)
+            if not self._is_carried:
+                self._interrupt.begin(self, self._stop)
             for _ in range(min(len(self._wanted), MOST_THREADS, max(2, len(os.sched_getaffinity(0))))):
                 OwnThread(self._work, name="openhtp-creation").start()
         except BaseException:
@@ -279,7 +284,7 @@ class Creation:
         with self._lock:
             self._abandoned = True
             contexts = list(self._contexts)
-        if not self.done() and self._interrupt.holder is self:
+        if not self.done() and self._interrupt.holder is (self._stop if self._is_carried else self):
             self._interrupt.trigger()
         for context in contexts:
             _free(context)

@@ -137,7 +137,7 @@ class Stop:
     """Says whether a call that carries a signal should go on, and wakes its waiting threads if it should not."""
 
     def __init__(self, interrupt: Interrupt, what: str, statuses: tuple[Status, Status]) -> None:
-        self._interrupt = interrupt
+        self.interrupt = interrupt
         self._what = what
         self._statuses = statuses
         self._listeners: set[News] = set()
@@ -146,11 +146,11 @@ class Stop:
 
     def error(self) -> QnnError | None:
         """Why the call should end now, if it should."""
-        if self._interrupt.is_triggered:
+        if self.interrupt.is_triggered:
             return Aborted(f"{self._what} was aborted by its signal", self._statuses[0])
         if self._until_s is not None and time.monotonic() >= self._until_s:
             return TimedOut(
-                f"{self._what} took longer than the {self._interrupt.timeout_us} us of its signal",
+                f"{self._what} took longer than the {self.interrupt.timeout_us} us of its signal",
                 self._statuses[1],
             )
         return None

@@ -230,7 +230,7 @@ class Device:
         *,
         notify: CreationNotify | None = None,
         notify_param: object = None,
-        signal: Signal | None = None,
+        signal: Signal | Stop | None = None,
         configs: Sequence[ContextArguments] | None = None,
         **options: Unpack[ContextArguments],
     ) -> Creation:
@@ -244,7 +244,8 @@ class Device:
         """
         self._life.require("use")
         check_callable("notify", notify, "(context, graph, graph_name, notify_type, notify_param, status)")
-        check_handle("signal", signal, Signal)
+        if not isinstance(signal, Stop):
+            check_handle("signal", signal, Signal)
         wanted = list_wanted(binaries, configs, options, notify_param, self._read_options)
         creation = Creation(self, wanted, self._restore_context, notify, signal)
         creation.start()
