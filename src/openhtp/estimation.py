@@ -98,9 +98,9 @@ def throughput(
     program = program_for(compiled(model), chip)
     kernels = [batched(kernel, batch) for kernel in sizes_of(program)]
     clocks = find_perf_profile(perf_profile).clocks()
-    found = estimate_kernels(kernels, chip, asked, clocks=clocks, tuning=Tuning.of(program))
-    computing = found.total_us - found.launch_us
-    return 1e6 * batch / max(computing, found.total_us / threads)
+    estimated = estimate_kernels(kernels, chip, asked, clocks=clocks, tuning=Tuning.of(program))
+    computing = estimated.total_us - estimated.launch_us
+    return 1e6 * batch / max(computing, estimated.total_us / threads)
 
 
 def compiled(

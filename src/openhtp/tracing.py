@@ -95,13 +95,13 @@ class _Recording:
             return
         self._devices.remove(device)
         try:
-            pid, found = device.pid, device.stop_trace()
+            pid, recorded = device.pid, device.stop_trace()
         except QnnError as error:
             log.warning("%r is not in the trace: %s", device, error)
             return
         ops = {number_of(graph): ops_of_steps(graph) for graph in self._graphs if graph.context.device is device}
         title = f"{device.name or device.soc} (process {pid})"
-        self._marks += [_titled(mark, title) for mark in _explained(found, ops)]
+        self._marks += [_titled(mark, title) for mark in _explained(recorded, ops)]
 
     def end(self) -> None:
         """The block is over."""
@@ -124,17 +124,17 @@ class _Recording:
         write_file(target, marks_to_chrome(self._marks))
 
 
-def _explained(found: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]:
+def _explained(recorded: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]:
     """The marks of a recording; those of clients say whose they are, and steps which ops they compute."""
-    clients = {named_track(found, number): number for number in found.tracks}
-    for mark in trace_to_marks(found):
+    clients = {named_track(recorded, number): number for number in recorded.tracks}
+    for mark in trace_to_marks(recorded):
         number = (
             clients.get(mark.lane) if isinstance(mark, TimelineSpan) and "client" in mark.group.lower() else None
         )
         if number is None or not isinstance(mark, TimelineSpan):
             yield mark
             continue
-        track = found.tracks[number]
+        track = recorded.tracks[number]
         level = Priority(track.priority)
         args = {
             **(mark.args or {}),

@@ -175,10 +175,10 @@ _FOREIGN = {
 }
 
 
-def refuse_foreign(given: Mapping[str, Any]) -> None:
+def refuse_foreign(options: Mapping[str, Any]) -> None:
     """What the vendor's tools take and nothing here can be made of."""
     for option, why in _FOREIGN.items():
-        value = given.get(option)
+        value = options.get(option)
         if value not in (None, False):
             shown = "" if value is True else f" {str(value)!r}"
             raise InvalidArgument(f"--{option}{shown} is not taken: {why}")

@@ -40,10 +40,10 @@ def advise(
         program = compiled(model, parse_dims(dim), parse_freeze(freeze))
         program = with_options(program, ExtensionsConfig(config).graph(program.name, {}))
         now = estimate(program, chip, precision=asked)
-        found = find_advice(program, chip, precision=asked)
+        findings = find_advice(program, chip, precision=asked)
         name = Path(model).name
-        if found:
-            show(_table(f"{name} on {chip.name}: {now.total_us:,.0f} us now (modelled)", found, now.total_us))
+        if findings:
+            show(_table(f"{name} on {chip.name}: {now.total_us:,.0f} us now (modelled)", findings, now.total_us))
             say("Gains are modelled one by one: taken together they do not simply add up.", "dim")
         else:
             say(f"{name} on {chip.name}: nothing to change that would gain half a percent (modelled).")
@@ -54,7 +54,7 @@ def advise(
                 "soc": chip.name,
                 "times": "modelled",
                 "total_us": round(now.total_us, 3),
-                "findings": [{**asdict(each), "gain_us": round(each.gain_us, 3)} for each in found],
+                "findings": [{**asdict(each), "gain_us": round(each.gain_us, 3)} for each in findings],
             },
         )
 

@@ -418,8 +418,8 @@ def language_sheet(result: LanguageResult) -> TextTable:
     table.add("  p99 of all passes, disturbed or not", f"{result.urgent_share_p99_all:.1%}")
     left_out = result.urgent_samples_all - result.urgent_samples
     table.add("  left out: the machine was taken away", f"{left_out} of {result.urgent_samples_all}")
-    held = f"{result.loop_held_ms_p99:.2f} ms, {result.loop_held_ms_max:.2f} ms"
-    table.add("event loop held, p99 and longest (goal: 5 ms)", held)
+    blocked = f"{result.loop_held_ms_p99:.2f} ms, {result.loop_held_ms_max:.2f} ms"
+    table.add("event loop held, p99 and longest (goal: 5 ms)", blocked)
     table.add("  longest by CPU time of its thread, all passes", f"{result.loop_held_cpu_ms_max:.2f} ms")
     return table
 
@@ -446,21 +446,21 @@ def load_sheet(result: LoadResult) -> TextTable:
     return sheet
 
 
-def binaries_sheet(found: BinaryFigures) -> TextTable:
+def binaries_sheet(measured: BinaryFigures) -> TextTable:
     """What large binaries cost."""
     sheet = figures("large binaries (measured: wall clock, and memory of the device process)")
-    size = f"{found.metadata_file_bytes / 1e9:.2f} GB"
-    sheet.add(f"{size}: validated", f"{found.validate_s * 1e3:.1f} ms")
-    sheet.add(f"{size}: a context that knows its graphs", f"{found.metadata_s * 1e3:.1f} ms")
-    sheet.add("two ResNet50 graphs of equal weights to one: file", f"{found.shared_file_ratio:.3f}")
-    sheet.add("the same: memory of the device", f"{found.shared_memory_ratio:.3f}")
-    sheet.add("memory of the one", f"{found.one_graph_bytes / 1e6:.1f} MB")
-    sheet.add("a float ResNet18 to the bytes of its weights: file", f"{found.float_file_ratio:.3f}")
-    sheet.add("the same at two resolutions to one: file", f"{found.sizes_file_ratio:.3f}")
-    sheet.add("the same: memory of the device", f"{found.sizes_memory_ratio:.3f}")
-    dense, budget = f"{found.budget_file_bytes / 1e6:.0f} MB", f"{found.budget_bytes / 1e6:.0f} MB"
-    sheet.add(f"peak over resident while loading {dense}", f"{found.peak_over_bytes / 1e6:.1f} MB")
-    sheet.add(f"the same with a read budget of {budget}", f"{found.peak_over_with_budget_bytes / 1e6:.1f} MB")
+    size = f"{measured.metadata_file_bytes / 1e9:.2f} GB"
+    sheet.add(f"{size}: validated", f"{measured.validate_s * 1e3:.1f} ms")
+    sheet.add(f"{size}: a context that knows its graphs", f"{measured.metadata_s * 1e3:.1f} ms")
+    sheet.add("two ResNet50 graphs of equal weights to one: file", f"{measured.shared_file_ratio:.3f}")
+    sheet.add("the same: memory of the device", f"{measured.shared_memory_ratio:.3f}")
+    sheet.add("memory of the one", f"{measured.one_graph_bytes / 1e6:.1f} MB")
+    sheet.add("a float ResNet18 to the bytes of its weights: file", f"{measured.float_file_ratio:.3f}")
+    sheet.add("the same at two resolutions to one: file", f"{measured.sizes_file_ratio:.3f}")
+    sheet.add("the same: memory of the device", f"{measured.sizes_memory_ratio:.3f}")
+    dense, budget = f"{measured.budget_file_bytes / 1e6:.0f} MB", f"{measured.budget_bytes / 1e6:.0f} MB"
+    sheet.add(f"peak over resident while loading {dense}", f"{measured.peak_over_bytes / 1e6:.1f} MB")
+    sheet.add(f"the same with a read budget of {budget}", f"{measured.peak_over_with_budget_bytes / 1e6:.1f} MB")
     return sheet
 
 

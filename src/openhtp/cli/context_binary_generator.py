@@ -75,51 +75,51 @@ def context_binary_generator(
         write_json(json_file, _as_json(outcome))
 
 
-def _order_of(given: dict[str, Any]) -> Generation:
-    opt.refuse_foreign(given)
-    if given["set_output_tensors"] and given["enable_intermediate_outputs"]:
+def _order_of(params: dict[str, Any]) -> Generation:
+    opt.refuse_foreign(params)
+    if params["set_output_tensors"] and params["enable_intermediate_outputs"]:
         raise InvalidArgument("--set_output_tensors and --enable_intermediate_outputs exclude each other")
-    if given["input_output_tensor_mem_type"] not in ("raw", "memhandle"):
+    if params["input_output_tensor_mem_type"] not in ("raw", "memhandle"):
         raise InvalidArgument(
-            f"--input_output_tensor_mem_type {given['input_output_tensor_mem_type']!r}; expected raw or memhandle"
+            f"--input_output_tensor_mem_type {params['input_output_tensor_mem_type']!r}; expected raw or memhandle"
         )
-    config = None if given["config_file"] is None else read_config(given["config_file"])
-    level = given["profiling_level"]
+    config = None if params["config_file"] is None else read_config(params["config_file"])
+    level = params["profiling_level"]
     if level == "client":
         raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
     return Generation(
-        where=ToolTarget(library=library_of(given["backend"]), soc=given["soc"], config=config),
-        models=opt.split_models(given["model"], "--model"),
-        binary_file=given["binary_file"],
-        output_dir=given["output_dir"],
+        where=ToolTarget(library=library_of(params["backend"]), soc=params["soc"], config=config),
+        models=opt.split_models(params["model"], "--model"),
+        binary_file=params["binary_file"],
+        output_dir=params["output_dir"],
         changes=Changes(
-            all_outputs=given["enable_intermediate_outputs"],
-            outputs=opt.by_graph(given["set_output_tensors"], "--set_output_tensors"),
-            formats=opt.formats_of(given["data_format_config"]),
-            graph_options=_graph_options(given),
-            context_options=_context_options(given),
+            all_outputs=params["enable_intermediate_outputs"],
+            outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
+            formats=opt.formats_of(params["data_format_config"]),
+            graph_options=_graph_options(params),
+            context_options=_context_options(params),
         ),
-        only=opt.split_models(given["enable_graphs"], "--enable_graphs"),
-        socs=opt.split_models(given["htp_socs"], "--htp_socs"),
-        profiling=profiling_of(level, given["profiling_option"], config),
-        op_mapping=given["save_backend_op_mapping"],
+        only=opt.split_models(params["enable_graphs"], "--enable_graphs"),
+        socs=opt.split_models(params["htp_socs"], "--htp_socs"),
+        profiling=profiling_of(level, params["profiling_option"], config),
+        op_mapping=params["save_backend_op_mapping"],
     )
 
 
-def _graph_options(given: dict[str, Any]) -> dict[str, Any]:
+def _graph_options(params: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if given["vtcm_override"] is not None:
-        options["vtcm_mb"] = given["vtcm_override"] or "max"
-    if given["hvx_threads_override"] is not None:
-        options["hvx_threads"] = given["hvx_threads_override"]
+    if params["vtcm_override"] is not None:
+        options["vtcm_mb"] = params["vtcm_override"] or "max"
+    if params["hvx_threads_override"] is not None:
+        options["hvx_threads"] = params["hvx_threads_override"]
     return options
 
 
-def _context_options(given: dict[str, Any]) -> dict[str, Any]:
-    word = given["reference_weight_sharing_enabled_override"]
+def _context_options(params: dict[str, Any]) -> dict[str, Any]:
+    word = params["reference_weight_sharing_enabled_override"]
     if word not in (None, "true", "false"):
         raise InvalidArgument(f"--reference_weight_sharing_enabled_override {word!r}; expected true or false")
-    chosen = given["weight_sharing"] if word is None else word == "true"
+    chosen = params["weight_sharing"] if word is None else word == "true"
     return {} if chosen is None else {"weight_sharing_enabled": chosen}
 
 

@@ -53,10 +53,10 @@ def context_binary_utility(
 
 def _print(binary: ContextBinary, *, checked: bool) -> None:
     about = binary.info
-    made = f"for {about.soc} (v{about.arch}, {about.vtcm_mb} MB of VTCM)" if about.soc else "for any SoC"
+    target = f"for {about.soc} (v{about.arch}, {about.vtcm_mb} MB of VTCM)" if about.soc else "for any SoC"
     checks = "; every byte is checked" if checked else ""
     say(
-        f"{bytes_in_words(binary.nbytes)}, format {about.blob_version}, made {made} by openhtp"
+        f"{bytes_in_words(binary.nbytes)}, format {about.blob_version}, made {target} by openhtp"
         f" {about.sdk_version}{checks}"
     )
     columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "VTCM backup", "prepared")

@@ -114,21 +114,21 @@ def status(
     """
     with errors_reported():
         there = look_around()
-        found = _wanted(there, name, pid)
-        if not found and (name is not None or pid is not None):
+        devices = _wanted(there, name, pid)
+        if not devices and (name is not None or pid is not None):
             raise UsageError(_not_found(there, name, pid))
         live = Live(console=console, auto_refresh=False)
         with live if watch and console.is_terminal else contextlib.nullcontext():
             for look in itertools.count(1):
                 if live.is_started:
-                    live.update(status_of(found), refresh=True)
+                    live.update(status_of(devices), refresh=True)
                 else:
-                    console.print(status_of(found))
-                write_json(json_file, {"devices": found})
+                    console.print(status_of(devices))
+                write_json(json_file, {"devices": devices})
                 if look == looks or not watch:
                     return
                 time.sleep(interval)
-                found = _wanted(look_around(), name, pid, {device["pid"] for device in found})
+                devices = _wanted(look_around(), name, pid, {device["pid"] for device in devices})
 
 
 def _wanted(
@@ -224,9 +224,9 @@ def program_of(pid: int) -> str:
     name = Path(program).name
     if not name.startswith(_INTERPRETERS):
         return name
-    for place, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         if word in ("-c", "-m"):
-            return f"{name} {word}" if word == "-c" else f"{name} -m {' '.join(arguments[place + 1 : place + 2])}"
+            return f"{name} {word}" if word == "-c" else f"{name} -m {' '.join(arguments[index + 1 : index + 2])}"
         if not word.startswith("-"):
             return f"{name} {Path(word).name}"
     return name

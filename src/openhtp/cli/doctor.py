@@ -43,8 +43,8 @@ def doctor(json_file: JsonFile = None) -> None:
 
 
 def _table(findings: list[CheckupLine]) -> TextTable:
-    found = "found, and what to do"
-    table = TextTable("openhtp doctor", ("what", "state", found), ("state", found))
+    column = "found, and what to do"
+    table = TextTable("openhtp doctor", ("what", "state", column), ("state", column))
     for finding in findings:
         text = Text(printable(finding.detail))
         if finding.advice:
@@ -107,10 +107,10 @@ def examine() -> Iterator[CheckupLine]:
 def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
     """The doctor must not fall ill: whatever a look raises is a finding."""
     try:
-        found = look()
+        seen = look()
     except Exception as error:
         return CheckupLine(what=what, health=Health.BROKEN, detail=str(error) or repr(error), advice=advice)
-    return found if isinstance(found, CheckupLine) else CheckupLine(what=what, health=Health.OK, detail=found)
+    return seen if isinstance(seen, CheckupLine) else CheckupLine(what=what, health=Health.OK, detail=seen)
 
 
 def _machine() -> str:

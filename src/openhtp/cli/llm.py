@@ -91,11 +91,11 @@ def run(
 async def _stream(chat: lm.Generator, prompt: str, tokens: int, sampling: lm.Sampling) -> str:
     pieces: list[str] = []
     try:
-        async for piece in chat.generate(prompt, max_new=tokens, sampling=sampling):
+        async for text in chat.generate(prompt, max_new=tokens, sampling=sampling):
             if not pieces:  # not before: a prompt that is refused is not echoed
                 console.print(prompt, end="", style="bold", markup=False, highlight=False, soft_wrap=True)
-            pieces.append(piece)
-            console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
+            pieces.append(text)
+            console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
     except BaseException:
         if pieces:  # what is said about it has a line of its own
             console.print()
@@ -174,28 +174,30 @@ def estimate(
     with errors_reported():
         config, _ = modelled_config(config_file)
         chips = [name.strip() for name in soc_of(config, soc, _SOC).split(",") if name.strip()]
-        found = [
+        estimates = [
             estimate_llm(model, chip, precision=precision, context=context, prompt=prompt, accepted=accepted)
             for chip in chips
         ]
-        if not found:
+        if not estimates:
             raise InvalidArgument("--soc names no chip; expected one, like SM8750")
         columns = ("SoC", "first token", "tokens/s", "range", "pass of 128", "token", "bound by")
-        sheet = TextTable(f"{found[0].model} {precision}, context {context}, prompt {prompt}: modelled", columns)
-        for one in found:
+        sheet = TextTable(
+            f"{estimates[0].model} {precision}, context {context}, prompt {prompt}: modelled", columns
+        )
+        for one in estimates:
             sheet.add(*_cells(one))
         show(sheet)
-        first = found[0]
+        first = estimates[0]
         say(
             f"Modelled. Models that had no part in the fit were off by {first.decode_error:.0%} (tokens/s) and"
             f" {first.ttft_error:.0%} (first token) in the median of published rates.",
             "dim",
         )
-        if not all(one.fitted for one in found):
+        if not all(one.fitted for one in estimates):
             say("* no rates are published for this chip: scaled by the bandwidth of its memory.", "dim")
         low, high = first.native_gain_ms
         say(f"A native KV cache may save {low:,.1f} to {high:,.1f} ms a token (assumed, not published).", "dim")
-        write_json(json_file, {"times": "modelled", "estimates": [dataclasses.asdict(one) for one in found]})
+        write_json(json_file, {"times": "modelled", "estimates": [dataclasses.asdict(one) for one in estimates]})
 
 
 def _cells(one: LlmEstimate) -> list[str]:

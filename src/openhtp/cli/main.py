@@ -21,7 +21,7 @@ class _Folder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
-        names = [found.name for found in pkgutil.iter_modules(openhtp.cli.__path__)]
+        names = [module.name for module in pkgutil.iter_modules(openhtp.cli.__path__)]
         return sorted(name.replace("_", "-") for name in names if name != "main" and not name.startswith("_"))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

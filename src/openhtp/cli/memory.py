@@ -78,17 +78,17 @@ def plan(
         # Room that is estimated holds for buffers that are registered before the next context is made.
         estimated = config is not None and config.context_options().get("io_memory_estimation", False)
         acts = io_after_each(wanted) if estimated else None
-        given = plan_memory(wanted, acts, most=most, limit=nbytes)
+        planned = plan_memory(wanted, acts, most=most, limit=nbytes)
         advice = advise(wanted, acts, most=most, limit=nbytes) if optimize else None
-        _print(given, f"{chip.name}: {most} process domains of {bytes_in_words(nbytes)} (counted, not measured)")
-        best = given
+        _print(planned, f"{chip.name}: {most} process domains of {bytes_in_words(nbytes)} (counted, not measured)")
+        best = planned
         if advice is not None:
             best = advice.plan
-            _print_advice(advice, given)
+            _print_advice(advice, planned)
         if html is not None:
-            words = () if advice is None or given.fits else advice.words
-            write_file(html, plan_to_html(best, title=f"Memory of {chip.name}", words=words, before=given))
-        write_json(json_file, {} if json_file is None else _document(given, advice))
+            words = () if advice is None or planned.fits else advice.words
+            write_file(html, plan_to_html(best, title=f"Memory of {chip.name}", words=words, before=planned))
+        write_json(json_file, {} if json_file is None else _document(planned, advice))
     if not best.fits:
         raise typer.Exit(1)
 
@@ -174,8 +174,8 @@ def _bar(domain: DomainPlan) -> Text:
     return Text(f"PD {domain.number:<3} {cells[:width]:·<{width}}{tail}", no_wrap=True)
 
 
-def _print_advice(advice: MemoryAdvice, given: MemoryPlan) -> None:
-    if given.fits:
+def _print_advice(advice: MemoryAdvice, planned: MemoryPlan) -> None:
+    if planned.fits:
         return
     say("")
     for line in advice.words:

@@ -70,49 +70,49 @@ Direct = Annotated[bool, option("direct_mode", "Refused: there is no LPAI.")]
 Given = Mapping[str, Any]
 
 
-def order_of(given: Given) -> NetRunOrder:
+def order_of(params: Given) -> NetRunOrder:
     """What the options ask for; those that exclude each other are refused."""
-    _check_exclusions(given)
-    opt.refuse_foreign(given)
-    config = None if given["config_file"] is None else read_config(given["config_file"])
-    models, binaries = _sources(given)
+    _check_exclusions(params)
+    opt.refuse_foreign(params)
+    config = None if params["config_file"] is None else read_config(params["config_file"])
+    models, binaries = _sources(params)
     return NetRunOrder(
         where=ToolTarget(
-            library=library_of(given["backend"]),
-            soc=given["soc"],
+            library=library_of(params["backend"]),
+            soc=params["soc"],
             config=config,
-            perf_profile=opt.check_perf_profile(given["perf_profile"]),
+            perf_profile=opt.check_perf_profile(params["perf_profile"]),
         ),
         models=models,
         binaries=binaries,
-        lists=split_lists(given["input_list"]),
-        output_dir=given["output_dir"],
+        lists=split_lists(params["input_list"]),
+        output_dir=params["output_dir"],
         changes=Changes(
-            all_outputs=given["debug"],
-            outputs=opt.by_graph(given["set_output_tensors"], "--set_output_tensors"),
-            formats=opt.formats_of(given["data_format_config"]),
+            all_outputs=params["debug"],
+            outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
+            formats=opt.formats_of(params["data_format_config"]),
         ),
-        native_inputs=given["use_native_input_files"] or _native_input(given["input_data_type"]),
-        native_names=opt.by_graph(given["native_input_tensor_names"], "--native_input_tensor_names"),
-        written=_written(given),
+        native_inputs=params["use_native_input_files"] or _native_input(params["input_data_type"]),
+        native_names=opt.by_graph(params["native_input_tensor_names"], "--native_input_tensor_names"),
+        written=_written(params),
         profiling=profiling_of(
-            given["profiling_level"],
-            given["profiling_option"],
+            params["profiling_level"],
+            params["profiling_option"],
             config,
-            start_delay_s=given["graph_profiling_start_delay"],
-            executions=given["graph_profiling_num_executions"],
+            start_delay_s=params["graph_profiling_start_delay"],
+            executions=params["graph_profiling_num_executions"],
         ),
-        synchronous=given["synchronous"],
-        repetition=Repetition(inferences=given["num_inferences"], duration_s=given["duration"]),
-        keep=given["keep_num_outputs"],
-        batch=given["batch_multiplier"],
-        timeout_us=given["timeout"],
-        retrieve_timeout_us=given["retrieve_context_timeout"],
-        shared_buffers=_shared_buffers(given, config),
-        cached_sets=given["max_input_cache_tensor_sets"],
-        cached_mb=given["max_input_cache_size_mb"],
-        validate=given["validate_binary"],
-        updates=_updates(given["binary_updates"]),
+        synchronous=params["synchronous"],
+        repetition=Repetition(inferences=params["num_inferences"], duration_s=params["duration"]),
+        keep=params["keep_num_outputs"],
+        batch=params["batch_multiplier"],
+        timeout_us=params["timeout"],
+        retrieve_timeout_us=params["retrieve_context_timeout"],
+        shared_buffers=_shared_buffers(params, config),
+        cached_sets=params["max_input_cache_tensor_sets"],
+        cached_mb=params["max_input_cache_size_mb"],
+        validate=params["validate_binary"],
+        updates=_updates(params["binary_updates"]),
     )
 
 
@@ -126,7 +126,7 @@ def _updates(text: str | None) -> list[tuple[str, Path]]:
     return updates
 
 
-def _check_exclusions(given: Given) -> None:
+def _check_exclusions(params: Given) -> None:
     excluded = (
         ("synchronous", "asynchronous"),
         ("model", "retrieve_context"),
@@ -138,25 +138,25 @@ def _check_exclusions(given: Given) -> None:
         ("retrieve_context", "set_output_tensors"),
     )
     for first, second in excluded:
-        if given[first] not in (None, False) and given[second] not in (None, False):
+        if params[first] not in (None, False) and params[second] not in (None, False):
             raise InvalidArgument(f"--{first} and --{second} exclude each other; give one of them")
-    if given["model"] is None and given["retrieve_context"] is None:
+    if params["model"] is None and params["retrieve_context"] is None:
         raise InvalidArgument("there is nothing to run; give --model FILE.onnx or --retrieve_context FILE.bin")
-    if given["retrieve_context_timeout"] is not None and given["retrieve_context"] is None:
+    if params["retrieve_context_timeout"] is not None and params["retrieve_context"] is None:
         raise InvalidArgument("--retrieve_context_timeout is for --retrieve_context, which is not given")
 
 
-def _sources(given: Given) -> tuple[list[str], list[Path]]:
+def _sources(params: Given) -> tuple[list[str], list[Path]]:
     """Models, or binaries; a binary may also be given as a model."""
-    if given["retrieve_context"] is not None:
-        return [], [Path(word) for word in opt.split_models(given["retrieve_context"], "--retrieve_context")]
-    models = opt.split_models(given["model"], "--model")
+    if params["retrieve_context"] is not None:
+        return [], [Path(word) for word in opt.split_models(params["retrieve_context"], "--retrieve_context")]
+    models = opt.split_models(params["model"], "--model")
     binaries = [model for model in models if Path(model).is_file() and is_binary(Path(model))]
     if not binaries:
         return models, []
     if len(binaries) < len(models):
         raise InvalidArgument(f"--model has {binaries[0]!r}, a context binary, beside ONNX files; run them apart")
-    if given["debug"] or given["set_output_tensors"]:
+    if params["debug"] or params["set_output_tensors"]:
         raise InvalidArgument(
             f"{binaries[0]!r} is a context binary, whose outputs are settled; give the ONNX file"
         )
@@ -169,24 +169,24 @@ def _native_input(word: str) -> bool:
     return word == "native"
 
 
-def _written(given: Given) -> Written:
-    word = given["output_data_type"]
+def _written(params: Given) -> Written:
+    word = params["output_data_type"]
     if word is not None and word not in _FORMS:
         raise InvalidArgument(f"--output_data_type {word!r}; expected one of {', '.join(_FORMS)}")
-    if given["use_native_output_files"]:
+    if params["use_native_output_files"]:
         if word not in (None, Written.NATIVE_ONLY.value):
             raise InvalidArgument(f"--use_native_output_files with --output_data_type {word}; give one of them")
         return Written.NATIVE_ONLY
     return Written(word or Written.FLOAT_ONLY.value)
 
 
-def _shared_buffers(given: Given, config: BackendConfig | None) -> bool:
-    kind = given["io_tensor_mem_handle_type"]
+def _shared_buffers(params: Given, config: BackendConfig | None) -> bool:
+    kind = params["io_tensor_mem_handle_type"]
     if kind not in (None, "ion", "dma_buf"):
         raise InvalidArgument(f"--io_tensor_mem_handle_type {kind!r}; expected ion or dma_buf")
     if kind is not None:
         return True
-    return bool(given["shared_buffer"]) or (config is not None and config.mem_type is not None)
+    return bool(params["shared_buffer"]) or (config is not None and config.mem_type is not None)
 
 
 def net_run(

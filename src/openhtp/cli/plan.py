@@ -337,7 +337,7 @@ def monte_carlo_command(
     from openhtp.sweeping.monte_carlo import monte_carlo
 
     policies = [name.strip() for name in policy.split(",")] if policy else [None]
-    found: dict[str, MonteCarlo] = {}
+    results: dict[str, MonteCarlo] = {}
     with errors_reported(), Progress(console=progress_console, transient=True) as bar:
         for name in policies:
             task = bar.add_task(f"planning, {name or 'given'} policy", total=seeds)
@@ -345,9 +345,9 @@ def monte_carlo_command(
             def told(standing: Standing, task: object = task) -> None:
                 bar.update(task, completed=standing.done)  # type: ignore[arg-type]
 
-            found[name or "given"] = monte_carlo(scenario, seeds, policy=name, progress=told)
-    document = {"policies": {name: each.to_json() for name, each in found.items()}}
-    for name, each in found.items():
+            results[name or "given"] = monte_carlo(scenario, seeds, policy=name, progress=told)
+    document = {"policies": {name: each.to_json() for name, each in results.items()}}
+    for name, each in results.items():
         show(_sheet(each, name))
     with errors_reported():
         write_json(json_file, document)

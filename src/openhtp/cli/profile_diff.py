@@ -22,45 +22,45 @@ def profile_diff(
 ) -> None:
     """Compare two profiles: two runs, two chips or two versions. Cycles, and times from them, are modelled."""
     with errors_reported():
-        found = compare(read_side(before), read_side(after), threshold_percent=threshold, least=least)
-        _print(found, threshold, top)
-        write_json(json_file, _as_json(found, threshold, least))
-    if not found.holds:
+        diff = compare(read_side(before), read_side(after), threshold_percent=threshold, least=least)
+        _print(diff, threshold, top)
+        write_json(json_file, _as_json(diff, threshold, least))
+    if not diff.holds:
         raise typer.Exit(1)
 
 
-def _print(found: Comparison, threshold: float, top: int) -> None:
+def _print(diff: Comparison, threshold: float, top: int) -> None:
     sheet = TextTable(
-        f"{_side(found.before)} -> {_side(found.after)} ({found.before.kind}, modelled)",
-        ("node", f"before\n{found.unit}", f"after\n{found.unit}", "change", "%"),
+        f"{_side(diff.before)} -> {_side(diff.after)} ({diff.before.kind}, modelled)",
+        ("node", f"before\n{diff.unit}", f"after\n{diff.unit}", "change", "%"),
     )
-    for change in (found.total, *_most(found, top)):
+    for change in (diff.total, *_most(diff, top)):
         percent = change.percent
         sheet.add(
             change.node,
-            _number(change.before, found.unit),
-            _number(change.after, found.unit),
-            f"{'+' if change.delta > 0 else ''}{_number(change.delta, found.unit)}",
+            _number(change.before, diff.unit),
+            _number(change.after, diff.unit),
+            f"{'+' if change.delta > 0 else ''}{_number(change.delta, diff.unit)}",
             "new" if change.before is None else "gone" if change.after is None else f"{percent or 0.0:+.1f}",
         )
     show(sheet)
-    _print_measured(found)
-    if found.new or found.gone:
+    _print_measured(diff)
+    if diff.new or diff.gone:
         say(
-            f"{_together(found.new, found.unit)} new, {_together(found.gone, found.unit)} gone: renamed, added or"
+            f"{_together(diff.new, diff.unit)} new, {_together(diff.gone, diff.unit)} gone: renamed, added or"
             " left out, and judged by the whole only"
         )
-    if found.holds:
+    if diff.holds:
         say(f"nothing lost more than {threshold:g} %", "green")
         return
-    nodes = f"{len(found.slower)} nodes" if found.slower else ""
-    parts = [words for words in ("the whole" if found.total_is_slower else "", nodes) if words]
+    nodes = f"{len(diff.slower)} nodes" if diff.slower else ""
+    parts = [words for words in ("the whole" if diff.total_is_slower else "", nodes) if words]
     say(f"slower by more than {threshold:g} %: {' and '.join(parts)}", "red")
 
 
-def _print_measured(found: Comparison) -> None:
+def _print_measured(diff: Comparison) -> None:
     """The measured times of both sides, wherever they ran. They are shown, and not judged."""
-    before, after = found.before.measured, found.after.measured
+    before, after = diff.before.measured, diff.after.measured
     both = [name for name in before if name in after]
     if not both:
         return
@@ -79,9 +79,9 @@ def _together(changes: Sequence[Change], unit: str) -> str:
     return f"{len(changes)} node{'s' * (len(changes) != 1)} ({_number(work, unit)} {unit})"
 
 
-def _most(found: Comparison, top: int) -> list[Change]:
+def _most(diff: Comparison, top: int) -> list[Change]:
     """The nodes that changed most, either way."""
-    changed = sorted((change for change in found.changes if change.delta), key=lambda change: -abs(change.delta))
+    changed = sorted((change for change in diff.changes if change.delta), key=lambda change: -abs(change.delta))
     return changed[:top]
 
 
@@ -99,7 +99,7 @@ def _number(value: float | None, unit: str) -> str:
     return f"{value:,.0f}" if unit == "cycles" else f"{value:,.2f}"
 
 
-def _as_json(found: Comparison, threshold: float, least: float) -> dict[str, Any]:
+def _as_json(diff: Comparison, threshold: float, least: float) -> dict[str, Any]:
     def told(change: Change) -> dict[str, Any]:
         return {
             "node": change.node,
@@ -119,14 +119,14 @@ def _as_json(found: Comparison, threshold: float, least: float) -> dict[str, Any
         }
 
     return {
-        "before": side(found.before),
-        "after": side(found.after),
-        "unit": found.unit,
-        "values": f"modelled, {found.before.kind}",
+        "before": side(diff.before),
+        "after": side(diff.after),
+        "unit": diff.unit,
+        "values": f"modelled, {diff.before.kind}",
         "threshold_percent": threshold,
         "least": least,
-        "holds": found.holds,
-        "total": told(found.total),
-        "slower": [told(change) for change in found.slower],
-        "changes": [told(change) for change in found.changes],
+        "holds": diff.holds,
+        "total": told(diff.total),
+        "slower": [told(change) for change in diff.slower],
+        "changes": [told(change) for change in diff.changes],
     }

@@ -102,7 +102,7 @@ def quantize(
         samples = _samples(source, calibration, random, mean, std)
         with _bar() as bar:
             task = bar.add_task("calibrating", total=len(samples))
-            made = quantize_model(
+            qdq = quantize_model(
                 source,
                 samples,
                 activation=activation,
@@ -113,29 +113,29 @@ def quantize(
                 progress=lambda done: bar.update(task, completed=done),
             )
             target = output or model.with_suffix(".qdq.onnx")
-            files.write_file(target, made.model)
+            files.write_file(target, qdq.model)
             checked = bar.add_task("running on the emulated HTP", total=len(samples))
             where: Any = {"soc": soc, "backend_config": config}
             reports = compare_outputs(
-                source, made.model, samples, **where, progress=lambda done: bar.update(checked, completed=done + 1)
+                source, qdq.model, samples, **where, progress=lambda done: bar.update(checked, completed=done + 1)
             )
-        nodes = trace_nodes(made.prepared, made.model, samples, **where) if trace_accuracy else []
+        nodes = trace_nodes(qdq.prepared, qdq.model, samples, **where) if trace_accuracy else []
         overflows = check_range(source, samples) if trace_accuracy else []
-    _print_made(target, made, len(source))
+    _print_made(target, qdq, len(source))
     show(_output_table(reports, len(samples)))
     if trace_accuracy:
         _print_trace(nodes, threshold)
         _print_overflows(overflows)
     document = _as_json(target, reports, nodes, threshold, trace_accuracy)
-    document |= {"floats": dict(made.floats), "overflows": [dataclasses.asdict(each) for each in overflows]}
+    document |= {"floats": dict(qdq.floats), "overflows": [dataclasses.asdict(each) for each in overflows]}
     write_json(json_file, document)
 
 
-def _print_made(target: Path, made: Quantized, float_bytes: int) -> None:
-    confirm_written(target, f"({len(made.model):,} bytes; float: {float_bytes:,})")
-    if made.masks:
-        say(f"{made.masks} constants that hide positions from attention brought to {LOWEST_MASK:g}")
-    for name, why in made.floats.items():
+def _print_made(target: Path, qdq: Quantized, float_bytes: int) -> None:
+    confirm_written(target, f"({len(qdq.model):,} bytes; float: {float_bytes:,})")
+    if qdq.masks:
+        say(f"{qdq.masks} constants that hide positions from attention brought to {LOWEST_MASK:g}")
+    for name, why in qdq.floats.items():
         say(f"{name} stays in floats: {why}")
 
 
@@ -197,12 +197,12 @@ def _as_json(
     target: Path, reports: list[OutputReport], nodes: list[NodeReport], threshold: float, traced: bool
 ) -> dict[str, Any]:
     first = first_diverging(nodes, threshold)
-    made: dict[str, Any] = {"model": str(target), "outputs": [_plain(report) for report in reports]}
+    document: dict[str, Any] = {"model": str(target), "outputs": [_plain(report) for report in reports]}
     if traced:
-        made["threshold_db"] = threshold
-        made["first_diverging"] = None if first is None else _plain(first)
-        made["nodes"] = [_plain(node) for node in nodes]
-    return made
+        document["threshold_db"] = threshold
+        document["first_diverging"] = None if first is None else _plain(first)
+        document["nodes"] = [_plain(node) for node in nodes]
+    return document
 
 
 def _plain(report: OutputReport | NodeReport) -> dict[str, Any]:

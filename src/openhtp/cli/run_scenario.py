@@ -86,8 +86,8 @@ def _cells(result: LiveResult, moment: Moment, stretch: float) -> list[str]:
 def _as_json(result: LiveResult) -> dict[str, object]:
     unit_ns = result.scenario.unit_ns
 
-    def moments(found: list[Moment], stretch: float) -> list[dict[str, object]]:
-        return [{"t": m.t_ns / stretch / unit_ns, "what": m.what, "client": m.client} for m in found]
+    def moments(passed: list[Moment], stretch: float) -> list[dict[str, object]]:
+        return [{"t": m.t_ns / stretch / unit_ns, "what": m.what, "client": m.client} for m in passed]
 
     return {
         "scenario": result.scenario.name,

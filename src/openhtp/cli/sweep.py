@@ -199,10 +199,13 @@ def _cell(value: object) -> str:
 def _print_effects(result: SweepResult) -> None:
     if not result.measured:
         return
-    found = {name: {each.axis: each.share for each in effects} for name, effects in result.sensitivity().items()}
-    sheet = TextTable("which axis matters (part of the spread)", ("axis", *found))
+    shares_by_metric = {
+        name: {each.axis: each.share for each in effects} for name, effects in result.sensitivity().items()
+    }
+    sheet = TextTable("which axis matters (part of the spread)", ("axis", *shares_by_metric))
     for axis in result.study.varied:
         sheet.add(
-            axis.name, *(f"{shares[axis.name]:.1%}" if axis.name in shares else "-" for shares in found.values())
+            axis.name,
+            *(f"{shares[axis.name]:.1%}" if axis.name in shares else "-" for shares in shares_by_metric.values()),
         )
     show_sheet(sheet)

@@ -128,11 +128,11 @@ class Amounts:
         price = {each: prices(rates_of_one(parameters), each, parameters) for each in distinct}
         table = np.zeros((UNITS, len(kernels)))
         moved = 0.0
-        for place, (amounts, form) in enumerate(
+        for number, (amounts, form) in enumerate(
             zip(demands(kernels, formats, placed, parameters.padding), formats, strict=True)
         ):
             for name, amount in amounts.items():
-                table[unit_of(name), place] += amount * price[form][name]
+                table[unit_of(name), number] += amount * price[form][name]
                 if name in _IN_MB:
                     moved += amount
         return cls(

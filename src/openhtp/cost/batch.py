@@ -121,14 +121,14 @@ def _verify(setting: Setting) -> None:
 def _price(
     amounts: Amounts, classes: Mapping[float, int], members: Sequence[_Member], parameters: Parameters
 ) -> list[Priced]:
-    rates = [found.rates for _, _, found in members]
-    busy = amounts.busy(rates, [_speeds(setting, found) for _, setting, found in members])
+    rates = [known.rates for _, _, known in members]
+    busy = amounts.busy(rates, [_speeds(setting, known) for _, setting, known in members])
     line = run(busy, amounts.tiles, amounts.free_after)
     totals = line.total + np.array([each.launch_us for each in rates])
     main = most_common([amounts.formats[index] for index in amounts.which])
     priced = []
-    for (_, setting, found), total in zip(members, totals.tolist(), strict=True):
-        extrapolated = found.taken_from is not None
+    for (_, setting, known), total in zip(members, totals.tolist(), strict=True):
+        extrapolated = known.taken_from is not None
         band = band_of(parameters, main, extrapolated=extrapolated)
         priced.append(
             Priced(
@@ -142,8 +142,8 @@ def _price(
     return priced
 
 
-def _speeds(setting: Setting, found: FoundRates) -> Speeds:
+def _speeds(setting: Setting, known: FoundRates) -> Speeds:
     threads = 1.0 if setting.hvx_threads is None else setting.hvx_threads / setting.soc.hvx
-    clocks, share = setting.clocks, 1.0 if setting.ddr_gbs is None else setting.ddr_gbs / found.rates.ddr_gbs
+    clocks, share = setting.clocks, 1.0 if setting.ddr_gbs is None else setting.ddr_gbs / known.rates.ddr_gbs
     # What others leave of the bandwidth does not grow with the bus, nor the bus with what they leave.
     return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=min(clocks.bus, share))

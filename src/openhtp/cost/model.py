@@ -131,18 +131,18 @@ def estimate_kernels(
     """The same for kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
     run = PricedRun.of(kernels, soc, precision, parameters, clocks, tuning)
-    found, formats = run.found, run.formats
+    known, formats = run.found, run.formats
     ops = _op_times(run)
-    total = found.rates.launch_us + math.fsum(op.us for op in ops)
+    total = known.rates.launch_us + math.fsum(op.us for op in ops)
     main = most_common(formats)
-    band = band_of(parameters, main, extrapolated=found.taken_from is not None)
+    band = band_of(parameters, main, extrapolated=known.taken_from is not None)
     return Estimate(
         soc=soc.name,
         precision=main.value,
         total_us=total,
         low_us=total * band.low,
         high_us=total * band.high,
-        launch_us=found.rates.launch_us,
+        launch_us=known.rates.launch_us,
         macs=sum(kernel.macs for kernel in kernels),
         weight_bytes=sum(k.weights * p.weight_bytes for k, p in zip(kernels, formats, strict=True)),
         vtcm_peak_bytes=run.placed.peak_bytes,
@@ -150,8 +150,8 @@ def estimate_kernels(
         ddr_written_bytes=run.placed.moved(*_WRITING),
         energy_pj=_energy(run, clocks),
         ops=ops,
-        taken_from=found.taken_from,
-        notes=_notes(kernels, soc, found.taken_from),
+        taken_from=known.taken_from,
+        notes=_notes(kernels, soc, known.taken_from),
     )
 
 
@@ -166,18 +166,23 @@ def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
     us = (line.end - line.begin)[0]
     waits = np.maximum(0.0, us - line.own[0])
     times_of_ops = []
-    for place, kernel in enumerate(run.kernels):
+    for number, kernel in enumerate(run.kernels):
         hmx, hvx, dma, weights, overhead = (
-            float(getattr(busy, name)[0, place]) for name in ("hmx", "hvx", "dma", "weights", "overhead")
+            float(getattr(busy, name)[0, number]) for name in ("hmx", "hvx", "dma", "weights", "overhead")
         )
-        times = {Bound.HMX: hmx, Bound.HVX: hvx, Bound.MEMORY: dma + float(waits[place]), Bound.OVERHEAD: overhead}
+        times = {
+            Bound.HMX: hmx,
+            Bound.HVX: hvx,
+            Bound.MEMORY: dma + float(waits[number]),
+            Bound.OVERHEAD: overhead,
+        }
         times_of_ops.append(
             OpTime(
                 name=kernel.name,
                 op=kernel.op,
                 kind=kernel.kind,
                 nodes=kernel.nodes,
-                us=float(us[place]),
+                us=float(us[number]),
                 hmx_us=hmx,
                 hvx_us=hvx,
                 memory_us=dma + weights,

@@ -31,9 +31,9 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
     drawing = _Drawing(run, clocks.core_mhz(soc.arch))
     kernels: list[KernelTime] = []
     operations: list[ScheduledOperation] = []
-    for place in range(len(run.kernels)):
-        kernels.append(drawing.kernel(place))
-        operations += drawing.operations(place)
+    for number in range(len(run.kernels)):
+        kernels.append(drawing.kernel(number))
+        operations += drawing.operations(number)
     operations.sort(key=lambda each: (each.start, each.kernel, each.tile or 0))
     return Schedule(
         soc=soc.name,
@@ -90,54 +90,54 @@ class _Drawing:
             moved = self._moved[each.at]
             moved[each.move] = moved.get(each.move, 0) + each.nbytes
 
-    def kernel(self, place: int) -> KernelTime:
-        size, busy = self._run.kernels[place], self._run.busy
-        moved = self._moved[place]
-        start, end = self._cycles(self._begin[place]), self._cycles(self._end[place])
+    def kernel(self, number: int) -> KernelTime:
+        size, busy = self._run.kernels[number], self._run.busy
+        moved = self._moved[number]
+        start, end = self._cycles(self._begin[number]), self._cycles(self._end[number])
         units = {
-            Unit.HMX: busy.hmx[0, place],
-            Unit.HVX: busy.hvx[0, place],
-            Unit.DMA: busy.dma[0, place] + busy.weights[0, place],
+            Unit.HMX: busy.hmx[0, number],
+            Unit.HVX: busy.hvx[0, number],
+            Unit.DMA: busy.dma[0, number] + busy.weights[0, number],
         }
         return KernelTime(
-            index=place,
+            index=number,
             name=size.name,
             op=size.op,
             kind=size.kind,
             nodes=size.nodes,
             start=start,
             end=end,
-            tiles=self._run.placed.tiles[place],
+            tiles=self._run.placed.tiles[number],
             busy={unit: self._cycles(us) for unit, us in units.items() if us > 0},
-            overhead=self._cycles(busy.overhead[0, place]),
-            waited=max(0, self._cycles(self._start(place)) - start),
+            overhead=self._cycles(busy.overhead[0, number]),
+            waited=max(0, self._cycles(self._start(number)) - start),
             ddr_read=sum(moved.get(move, 0) for move in (*_READS, Move.WEIGHTS)),
             ddr_written=sum(moved.get(move, 0) for move in _WRITES),
         )
 
-    def operations(self, place: int) -> Iterator[ScheduledOperation]:
-        moved, busy = self._moved[place], self._run.busy
-        weights = busy.weights[0, place]
+    def operations(self, number: int) -> Iterator[ScheduledOperation]:
+        moved, busy = self._moved[number], self._run.busy
+        weights = busy.weights[0, number]
         if weights > 0:
-            came = self._fetched[place]
+            came = self._fetched[number]
             nbytes = moved[Move.WEIGHTS]
-            yield self._operation(place, None, Unit.DMA, Activity.WEIGHTS, came - weights, came, nbytes, 0)
-        start = self._start(place)
-        if self._cycles(start) > self._cycles(self._begin[place]):
-            yield self._operation(place, None, Unit.DMA, Activity.CHECKPOINT, self._begin[place], start, 0, 0)
-        yield from self._tiles(place, start + busy.overhead[0, place])
+            yield self._operation(number, None, Unit.DMA, Activity.WEIGHTS, came - weights, came, nbytes, 0)
+        start = self._start(number)
+        if self._cycles(start) > self._cycles(self._begin[number]):
+            yield self._operation(number, None, Unit.DMA, Activity.CHECKPOINT, self._begin[number], start, 0, 0)
+        yield from self._tiles(number, start + busy.overhead[0, number])
 
-    def _start(self, place: int) -> float:
+    def _start(self, number: int) -> float:
         """When the kernel's own work begins: after the one before it, or once enough of its weights are here."""
-        return float(max(self._begin[place], self._end[place] - self._own[place]))
+        return float(max(self._begin[number], self._end[number] - self._own[number]))
 
-    def _tiles(self, place: int, start: float) -> Iterator[ScheduledOperation]:
-        size, form = self._run.kernels[place], self._run.formats[place]
-        busy, moved, count = self._run.busy, self._moved[place], self._run.placed.tiles[place]
+    def _tiles(self, number: int, start: float) -> Iterator[ScheduledOperation]:
+        size, form = self._run.kernels[number], self._run.formats[number]
+        busy, moved, count = self._run.busy, self._moved[number], self._run.placed.tiles[number]
         read, written = size.read * form.activation_bytes, size.written * form.activation_bytes
         bytes_moved = sum(moved.get(move, 0) for move in (*_READS, *_WRITES))
-        per_byte = busy.dma[0, place] / bytes_moved if bytes_moved else 0.0
-        hmx, hvx = busy.hmx[0, place], busy.hvx[0, place]
+        per_byte = busy.dma[0, number] / bytes_moved if bytes_moved else 0.0
+        hmx, hvx = busy.hmx[0, number], busy.hvx[0, number]
         stages = [
             (Unit.DMA, Activity.of(move), moved.get(move, 0) * per_byte, moved.get(move, 0)) for move in _READS
         ]
@@ -147,7 +147,7 @@ class _Drawing:
         ]
         pipeline = _Pipeline(
             start=start,
-            every=max(hmx, hvx, busy.dma[0, place]) / count,
+            every=max(hmx, hvx, busy.dma[0, number]) / count,
             tiles=count,
             read=sum(moved.get(move, 0) for move in _READS) * per_byte / count,
             write=sum(moved.get(move, 0) for move in _WRITES) * per_byte / count,
@@ -164,7 +164,7 @@ class _Drawing:
                 share = (nbytes * (tile + 1)) // count - (nbytes * tile) // count
                 first_reader = computes and (unit is Unit.HMX or hmx <= 0)
                 yield self._operation(
-                    place,
+                    number,
                     tile,
                     unit,
                     activity,

@@ -69,11 +69,11 @@ def run(busy: Busy, tiles: Floats, free_after: Ints) -> KernelTimeline:
     fetched = np.zeros((count, rows))
     every = np.arange(rows)
     before, queue = np.zeros(rows), np.zeros(rows)
-    for place in range(count):
-        weights, piece = busy.weights[:, place], 1.0 / tiles[:, place]
-        came = np.maximum(queue, ends[free_after[:, place], every]) + weights
-        begin = np.maximum(before, came - weights * (1.0 - piece))
-        before = np.maximum(begin + own[:, place], np.where(weights > 0, came + own[:, place] * piece, 0.0))
-        ends[place], fetched[place] = before, came
-        queue = np.where(weights > 0, came, queue) + busy.dma[:, place]
+    for number in range(count):
+        weights, tile_share = busy.weights[:, number], 1.0 / tiles[:, number]
+        came = np.maximum(queue, ends[free_after[:, number], every]) + weights
+        begin = np.maximum(before, came - weights * (1.0 - tile_share))
+        before = np.maximum(begin + own[:, number], np.where(weights > 0, came + own[:, number] * tile_share, 0.0))
+        ends[number], fetched[number] = before, came
+        queue = np.where(weights > 0, came, queue) + busy.dma[:, number]
     return KernelTimeline(own=own, end=ends[:count].T, fetched=fetched.T)

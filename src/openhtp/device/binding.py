@@ -41,7 +41,7 @@ def bind_ports(
     for port, spec in enumerate(graph.ports):
         if port not in arrays:
             arrays[port] = _left_out(spec, batch)
-    return [_bind_piece(graph, arrays, batch, piece) for piece in range(batch)]
+    return [_bind_piece(graph, arrays, batch, number) for number in range(batch)]
 
 
 def _shape(spec: TensorSpec, dims: tuple[int, ...], batch: int) -> tuple[int, ...]:
@@ -76,11 +76,11 @@ def _left_out(spec: TensorSpec, batch: int) -> npt.NDArray[Any]:
     return np.full(batched(spec.shape, batch), zero, spec.dtype.numpy)
 
 
-def _bind_piece(graph: DeviceGraph, arrays: dict[int, npt.NDArray[Any]], batch: int, piece: int) -> Run:
+def _bind_piece(graph: DeviceGraph, arrays: dict[int, npt.NDArray[Any]], batch: int, number: int) -> Run:
     if batch == 1:
         return graph.loaded.bind({graph.ports[port].name: array for port, array in arrays.items()})
     pieces = {}
     for port, array in arrays.items():
         rows = array.shape[0] // batch
-        pieces[graph.ports[port].name] = array[piece * rows : (piece + 1) * rows]
+        pieces[graph.ports[port].name] = array[number * rows : (number + 1) * rows]
     return graph.loaded.bind(pieces)

@@ -64,8 +64,8 @@ class Job:
         if index < per_run:
             self.runs[0].step(index)
         else:
-            piece, step = divmod(index, per_run)
-            self.runs[piece].step(step)
+            run, step = divmod(index, per_run)
+            self.runs[run].step(step)
 
 
 class Reports(Protocol):

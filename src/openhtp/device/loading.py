@@ -175,9 +175,9 @@ def _all_at_once(work: Sequence[Callable[[], Ready]], advance: Callable[[int], N
 def packed_at(binary: ContextBinary, places: Sequence[int]) -> list[PackedGraph]:
     """Graphs of a binary by index. Raises InvalidArgument for no index, an unknown one, or one given twice."""
     names = binary.graph_names
-    if not places or len(set(places)) != len(places) or not all(0 <= place < len(names) for place in places):
+    if not places or len(set(places)) != len(places) or not all(0 <= number < len(names) for number in places):
         raise InvalidArgument(f"graphs {list(places)} of a binary of {len(names)}; expected some, each once")
-    return [binary.packed(names[place]) for place in places]
+    return [binary.packed(names[number]) for number in places]
 
 
 def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions) -> Ready:
@@ -286,12 +286,12 @@ class BinaryFile:
     ) -> None:
         """Take these pieces from the client's buffers. Takes over the descriptors of usable buffers."""
         views: list[tuple[int, int, memoryview]] = []
-        for piece in pieces:
-            if not 0 <= piece.begin < piece.end <= self.source.nbytes or piece.offset < 0:
-                raise InvalidArgument(f"a buffer for bytes {piece.begin}..{piece.end} of a binary")
-            size = piece.offset + piece.end - piece.begin
+        for part in pieces:
+            if not 0 <= part.begin < part.end <= self.source.nbytes or part.offset < 0:
+                raise InvalidArgument(f"a buffer for bytes {part.begin}..{part.end} of a binary")
+            size = part.offset + part.end - part.begin
             buffer = SharedBuffer.attach(descriptors.pop(0), size, may_shrink=may_shrink)
-            views.append((piece.begin, piece.end, buffer.view[piece.offset : size].toreadonly()))
+            views.append((part.begin, part.end, buffer.view[part.offset : size].toreadonly()))
             buffer.close()
         if views:
             self.source = Scattered(self.source, views)

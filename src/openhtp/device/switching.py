@@ -77,21 +77,21 @@ class Switcher:
         graph.switch = self
         self._hold(graph, held=True)
 
-    def adopt(self, graph: DeviceGraph, ready: Ready, held: HeldMemory) -> None:
+    def adopt(self, graph: DeviceGraph, ready: Ready, memory: HeldMemory) -> None:
         """Take on a loaded graph with its memory. Raises OutOfMemory if the graph holds more than was known."""
         more = ready.loaded.spill_fill_bytes - self._needs[graph.name].spill_fill_bytes
         if more > 0:
             try:
                 self._buffers.check_spill(graph.name, ready.loaded.spill_fill_bytes)
                 if self._buffers.spill_fill is None:
-                    held.add(self.context.session.ledger.place(self.context.tenant, 0, more))
+                    memory.add(self.context.session.ledger.place(self.context.tenant, 0, more))
             except QnnError:
                 close_all([ready])
                 raise
         if graph.loaded is not ready.loaded:
             graph.load(ready.loaded)
         self._turns.loaded[graph.name] = None
-        self._held[graph.name] = held
+        self._held[graph.name] = memory
 
     def admit(self, job: Job, bind: _Bind) -> None:
         """An execution was accepted: it waits for its turn."""
@@ -235,9 +235,9 @@ class SwitchedRoom(Room):
         """Make the graphs ready that are loaded at once; the other graphs are known, but not loaded."""
         binary = self._binary = open_binary(source)
         graphs = packed_at(binary, places)
-        if any(place not in places for place in self._places):
+        if any(number not in places for number in self._places):
             raise InvalidArgument(f"graphs {list(self._places)} are to be retained; given are {list(places)}")
-        self._retained = tuple(binary.graph_names[place] for place in self._places)
+        self._retained = tuple(binary.graph_names[number] for number in self._places)
         stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
         self._needs = needs_of(stored, largest_backup=self.largest_backup)
         self._buffers = Buffers.chosen(self._needs, self._options.weights_buffer, self._options.spill_fill_buffer)

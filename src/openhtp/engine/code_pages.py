@@ -32,18 +32,18 @@ def give_back_code() -> None:
 def unchanged_pages() -> list[tuple[int, int]]:
     """Where in memory nobody can write, and nobody has: the loader does in some pages, and debuggers may."""
     files = _module_files()
-    found: list[tuple[int, int]] = []
-    place: tuple[int, int] | None = None
+    pages: list[tuple[int, int]] = []
+    mapping: tuple[int, int] | None = None
     with open("/proc/self/smaps", encoding="utf-8", errors="replace") as spans:
         for line in spans:
             fields = line.rstrip("\n").split(None, 5)
             if not fields[0].endswith(":"):
                 begin, end = (int(address, 16) for address in fields[0].split("-"))
                 is_read = len(fields) == 6 and fields[1].startswith("r-") and _is_of_modules(fields[5], files)
-                place = (begin, end) if is_read else None
-            elif fields[0] == "Anonymous:" and fields[1] == "0" and place is not None:
-                found.append(place)
-    return found
+                mapping = (begin, end) if is_read else None
+            elif fields[0] == "Anonymous:" and fields[1] == "0" and mapping is not None:
+                pages.append(mapping)
+    return pages
 
 
 def _module_files() -> set[str]:

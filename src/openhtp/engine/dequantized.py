@@ -121,12 +121,12 @@ def _described(
         counts = how.joined or [1] * len(how.order)
         begin = sum(counts[:axis])
         own = how.order[begin : begin + counts[axis]]
-        sizes = [how.shape[place] for place in own]
+        sizes = [how.shape[own_axis] for own_axis in own]
         scales, offsets = (np.transpose(one.reshape(sizes), np.argsort(own)) for one in (scales, offsets))
         spread = set(own)
-    places = [place for place, size in enumerate(how.shape) if size > 1]
+    places = [own_axis for own_axis, size in enumerate(how.shape) if size > 1]
     runs = [list(run) for _, run in itertools.groupby(places, spread.__contains__)] or [[0]]
-    shape = [math.prod(how.shape[place] for place in run) for run in runs]
+    shape = [math.prod(how.shape[own_axis] for own_axis in run) for run in runs]
     exact = scales.astype(np.float32)
     return Dequantized(
         onnx_type(dtype),
@@ -173,15 +173,15 @@ _STORED = frozenset(map(onnx_type, (np.uint8, np.int8, np.uint16, np.int16)))
 
 
 def _convert(stored: Array, real: Array, scales: Array, offsets: Array | None) -> None:
-    for piece in _pieces(stored.shape):
-        values = real[piece] if scales.dtype == np.float32 else np.empty(real[piece].shape, scales.dtype)
-        own = piece if len(scales) > 1 else slice(None)
-        values[...] = stored[piece]
+    for part in _pieces(stored.shape):
+        values = real[part] if scales.dtype == np.float32 else np.empty(real[part].shape, scales.dtype)
+        own = part if len(scales) > 1 else slice(None)
+        values[...] = stored[part]
         if offsets is not None:
             values += offsets[own]
         values *= scales[own]
         if values.dtype != real.dtype:
-            real[piece] = values
+            real[part] = values
 
 
 def _pieces(shape: tuple[int, ...]) -> Iterator[slice]:

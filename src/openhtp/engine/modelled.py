@@ -36,9 +36,9 @@ class ModelledProgram:
         for spec in self._specs:
             array = arrays.get(spec.name)
             if array is None or array.dtype != spec.dtype.numpy or not spec.accepts(array.shape):
-                given = "none" if array is None else f"{array.dtype}{list(array.shape)}"
+                bound = "none" if array is None else f"{array.dtype}{list(array.shape)}"
                 raise InvalidArgument(
-                    f"array bound to {spec} is {given}; expected {spec.dtype.numpy}{list(spec.shape)}",
+                    f"array bound to {spec} is {bound}; expected {spec.dtype.numpy}{list(spec.shape)}",
                     st.QNN_GRAPH_ERROR_INVALID_TENSOR,
                 )
         return ModelledRun()

@@ -121,9 +121,9 @@ class Native:
             raise SessionRefused(self.words(status))
 
 
-def _function(found: Any, result: Any, *arguments: Any) -> Any:
-    found.restype, found.argtypes = result, arguments
-    return found
+def _function(function: Any, result: Any, *arguments: Any) -> Any:
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 @cache
@@ -220,10 +220,10 @@ class NativeSession:
     def _ends(self, outputs: int) -> list[End]:
         side, count, ends = self._side, c_size_t(), []
         side.check(side.count(self._handle.place, outputs, byref(count)))
-        for place in range(count.value):
+        for number in range(count.value):
             description = _Description()
             try:
-                side.check(side.describe(self._handle.place, outputs, place, byref(description)))
+                side.check(side.describe(self._handle.place, outputs, number, byref(description)))
                 sizes = zip(
                     description.sizes[: description.rank], description.symbols[: description.rank], strict=True
                 )

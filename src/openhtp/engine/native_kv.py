@@ -123,17 +123,17 @@ class Mirror:
         step = Side.KEY.value * BLOCK
         for run in range(self._runs):
             begin = run * self._run_stride + tile * self._run_bytes
-            for place in range(begin, begin + self._run_bytes, step):
-                if _compare(here + place, there + place, blocks * BLOCK * BLOCK):
+            for offset in range(begin, begin + self._run_bytes, step):
+                if _compare(here + offset, there + offset, blocks * BLOCK * BLOCK):
                     return True
         return False
 
     def _copy(self, now: Bytes, block: int, *, kept: bool = True) -> None:
         if self.side is Side.KEY:
-            tile, place = divmod(block, _TILE_BLOCKS)
-            new = now[:, tile, :, place]
+            tile, within = divmod(block, _TILE_BLOCKS)
+            new = now[:, tile, :, within]
             if kept:
-                self._old[:, tile, :, place] = new
+                self._old[:, tile, :, within] = new
             spots = self._places[..., block * BLOCK : (block + 1) * BLOCK]
             np.bitwise_xor(new.transpose(0, 1, 2, 4, 3), _SIGN, out=spots)
         else:
@@ -212,18 +212,18 @@ class NativeState:
                 f" possible is {kv.last_index} of a context of {kv.context}. Rewind, evict or grow the cache",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
-        place = kv.place(index)
-        if place != index:
-            self._rounded(index, place)
-        self._check_mask(index, place)
+        start = kv.place(index)
+        if start != index:
+            self._rounded(index, start)
+        self._check_mask(index, start)
         free = [mirror for mirror in self._mirrors if mirror.take(self)]
         if len(free) < len(self._mirrors):
             for mirror in free:
                 mirror.give_back()
             return False
-        self._place[...] = place
+        self._place[...] = start
         for mirror, array in zip(self._mirrors, self._caches, strict=True):
-            mirror.follow(array, place)
+            mirror.follow(array, start)
         return True
 
     def end(self) -> None:
@@ -233,21 +233,21 @@ class NativeState:
         for mirror in self._mirrors:
             mirror.give_back()
 
-    def _rounded(self, index: int, place: int) -> None:
+    def _rounded(self, index: int, start: int) -> None:
         words = (
-            f"{self._kv.index} {index} is no multiple of {BLOCK} and is rounded up to {place}: the mask must let"
-            f" {place} on take part"
+            f"{self._kv.index} {index} is no multiple of {BLOCK} and is rounded up to {start}: the mask must let"
+            f" {start} on take part"
         )
         if self._kv.strict:
             raise InvalidArgument(f"{words} (strict_kv)", st.QNN_GRAPH_ERROR_INVALID_TENSOR)
         self._tell("rounded", words)
 
-    def _check_mask(self, index: int, place: int) -> None:
+    def _check_mask(self, index: int, start: int) -> None:
         mask = self._kv.mask
         if mask is None or self._mask is None or "mask" in self._told:
             return
-        behind = place + self._kv.tokens
-        for begin, end, holds in ((index, place, "what the cache holds there"), (behind, None, "zero")):
+        behind = start + self._kv.tokens
+        for begin, end, holds in ((index, start, "what the cache holds there"), (behind, None, "zero")):
             part = self._mask[:, begin:end]
             # One look is enough nearly always.
             if not part.size or part.max() < mask.low or part.min() > mask.high:

@@ -189,8 +189,8 @@ class OrtEngine:
         with error_context(graph=program.name), _refusals_reported():
             lowered = lower_program(program)
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
-        names = {f"in:{name}": place for name, place in lowered.inputs.items()}
-        names |= {f"out:{name}": place for name, place in lowered.outputs.items()}
+        names = {f"in:{name}": location for name, location in lowered.inputs.items()}
+        names |= {f"out:{name}": location for name, location in lowered.outputs.items()}
         read_bytes = sum(array.nbytes for array in lowered.external.values())
         del lowered
         give_back_copies(read_bytes)

@@ -291,18 +291,18 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
         array = _array(constant, _data(packed, manifest, constant.blob))
         return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
-    held = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)
-    return _typed(constant, held.reshape(-1).view(np.uint8).data)
+    shared = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)
+    return _typed(constant, shared.reshape(-1).view(np.uint8).data)
 
 
 def _array(constant: Constant, data: memoryview) -> Array:
     if constant.made is None:
         return _typed(constant, data)
     try:
-        made = dequantize(constant.made, data)
+        real = dequantize(constant.made, data)
     except ValueError as error:
         raise Unusable(f"constant {constant.name!r} cannot be made: {error}") from error
-    return _typed(constant, made.view(np.uint8).data)
+    return _typed(constant, real.view(np.uint8).data)
 
 
 def _typed(constant: Constant, data: memoryview) -> Array:
@@ -418,27 +418,27 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     whole_bytes = _windows_in_bounds(staged, info)
-    made: set[str] = set()
+    written: set[str] = set()
     begun: dict[str, int] = {}
     for stage in staged.stages:
-        reads = inputs | {name: between[name] for name in made if name in between}
+        reads = inputs | {name: between[name] for name in written if name in between}
         windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
         seen = {name: end for name, end in windows.items() if staged.windows[name].of in reads}
         _check_ends(stage.session.inputs(), stage.inputs, reads | seen)
         _check_ends(stage.session.outputs(), stage.outputs, outputs | between | windows)
-        if made.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
+        if written.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
         for name in stage.outputs:
             if name not in staged.windows:
-                made.add(name)
+                written.add(name)
                 continue
             window = staged.windows[name]
-            if window.of in made or window.begin != begun.get(window.of, 0):
+            if window.of in written or window.begin != begun.get(window.of, 0):
                 raise Unusable(f"value {window.of!r} is made twice, or with a gap")
             begun[window.of] = window.begin + window.nbytes
             if begun[window.of] == whole_bytes[window.of]:
-                made.add(window.of)
-    if not made.issuperset(outputs):
+                written.add(window.of)
+    if not written.issuperset(outputs):
         raise Unusable("an output is never made")
 
 

@@ -149,11 +149,11 @@ def cuts_of(program: HtpProgram) -> Cuts:
     seconds = step_seconds(program)
     longest = longest_seconds(sum(seconds))
     rows = {}
-    for place, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
+    for number, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         if time > longest * _STRIP_SHARE and step.rows and _in_strips(program, step):
-            rows[place] = even_ends(step.rows, -(-time // (longest * _STRIP_SHARE)))
+            rows[number] = even_ends(step.rows, -(-time // (longest * _STRIP_SHARE)))
     # Cutting finer than the longest step that stays whole would cost, and bring nothing.
-    longest = max([longest, *(time for place, time in enumerate(seconds) if place not in rows)])
+    longest = max([longest, *(time for number, time in enumerate(seconds) if number not in rows)])
     return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, rows)), rows)
 
 
@@ -171,7 +171,7 @@ def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
     """Of the rows at which a step may be left, those that make about so many pieces of it."""
     tiles = len(ends) + 1
     count = min(int(pieces), tiles)
-    return tuple(ends[round(tiles * piece / count) - 1] for piece in range(1, count))
+    return tuple(ends[round(tiles * part / count) - 1] for part in range(1, count))
 
 
 def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
@@ -202,10 +202,10 @@ def choose_cuts(
             if best[begin] + cost[begin] < best[end]:
                 best[end], before[end] = best[begin] + cost[begin], begin
     cuts = []
-    place = before[-1]
-    while place:
-        cuts.append(place)
-        place = before[place]
+    last = before[-1]
+    while last:
+        cuts.append(last)
+        last = before[last]
     return cuts[::-1]
 
 
@@ -224,24 +224,24 @@ def cut(
     """
     numbers: dict[int, int] = {}
     segment_of: dict[str, int] = {}
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         step = step_of(node)
         known = [segment_of[name] for name in node.input if name in segment_of]
         if step is not None:
             known.append(bisect.bisect_right(cuts, step))
         if known:
-            numbers[place] = max(known)
-            segment_of.update((name, numbers[place]) for name in node.output if name)
+            numbers[index] = max(known)
+            segment_of.update((name, numbers[index]) for name in node.output if name)
     needed: dict[str, int] = {}
-    for place in reversed(range(len(nodes))):
-        node = nodes[place]
-        if place not in numbers:
-            numbers[place] = min((needed[name] for name in node.output if name in needed), default=len(cuts))
+    for index in reversed(range(len(nodes))):
+        node = nodes[index]
+        if index not in numbers:
+            numbers[index] = min((needed[name] for name in node.output if name in needed), default=len(cuts))
         for name in node.input:
-            needed[name] = min(needed.get(name, len(cuts)), numbers[place])
+            needed[name] = min(needed.get(name, len(cuts)), numbers[index])
     parts: list[list[Any]] = [[] for _ in range(len(cuts) + 1)]
-    for place, node in enumerate(nodes):
-        parts[numbers[place]].append(node)
+    for index, node in enumerate(nodes):
+        parts[numbers[index]].append(node)
     apart = (list(run) for part in parts for _, run in itertools.groupby(part, _by_turns(alone)))
     return _with_borders([tuple(part) for part in apart], outputs)
 
@@ -283,11 +283,11 @@ def share_memory(segments: Sequence[Segment], nbytes: Mapping[str, int]) -> tupl
 
     Values that are not alive at the same time share a slot: memory that was just read is still in the cache.
     """
-    last_read = {name: place for place, segment in enumerate(segments) for name in segment.inputs}
+    last_read = {name: number for number, segment in enumerate(segments) for name in segment.inputs}
     slot_of: dict[str, int] = {}
     sizes: list[int] = []
     free: list[int] = []
-    for place, segment in enumerate(segments):
+    for number, segment in enumerate(segments):
         for name in segment.outputs:
             if name not in nbytes:
                 continue
@@ -300,5 +300,5 @@ def share_memory(segments: Sequence[Segment], nbytes: Mapping[str, int]) -> tupl
             sizes[slot] = max(sizes[slot], nbytes[name])
             slot_of[name] = slot
         # Freed only now: a segment must not write where it still reads.
-        free += [slot for name, slot in slot_of.items() if last_read[name] == place]
+        free += [slot for name, slot in slot_of.items() if last_read[name] == number]
     return slot_of, sizes

@@ -381,4 +381,4 @@ def make_slots(sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
     mapped.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapped, np.uint8)  # keeps the mapping for as long as anything of it is used
     begin = -memory.ctypes.data % _HUGE_PAGE
-    return [memory[begin + place : begin + place + size] for place, size in zip(ends, sizes, strict=False)]
+    return [memory[begin + start : begin + start + size] for start, size in zip(ends, sizes, strict=False)]

@@ -112,7 +112,7 @@ class TensorForms:
         """An 8-bit tensor from its form of the other signedness; the same real values, so nothing is lost."""
         other = unsigned_tensor(spec)
         other = signed_tensor(spec) if other == spec else other
-        if not any((other.name, other.dtype, place) in self._stored for place in Physical):
+        if not any((other.name, other.dtype, form) in self._stored for form in Physical):
             raise InternalError(f"tensor {spec.name!r} is read before it is computed")
         real = self.dequantized(other, self.stored(other, physical), physical)
         quant = encoding.encoding_of(spec)

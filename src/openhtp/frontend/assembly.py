@@ -65,11 +65,11 @@ class Assembly:
         params: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a node after checking it: raises what the op has against it."""
-        given = dict(params or {})
-        resolve(OpCall(op, name, tuple(inputs), tuple(outputs), given), self._statics)
+        values = dict(params or {})
+        resolve(OpCall(op, name, tuple(inputs), tuple(outputs), values), self._statics)
         name = self._unique(name, self._node_names)
         origin = "" if self.origin == name else self.origin
-        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), given, origin=origin)))
+        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), values, origin=origin)))
 
     # Values in the form and type that an op wants
 
@@ -163,13 +163,13 @@ class Assembly:
         )
 
     @staticmethod
-    def _unique(name: str, taken: set[str]) -> str:
+    def _unique(name: str, used: set[str]) -> str:
         name = name or "value"
         unique, number = name, 1
-        while unique in taken:
+        while unique in used:
             number += 1
             unique = f"{name}_{number}"
-        taken.add(unique)
+        used.add(unique)
         return unique
 
 

@@ -79,11 +79,11 @@ def _arrays(path: Path, inputs: Inputs) -> dict[str, Array]:
         if path.suffix.lower() == ".npy":
             return {next(iter(inputs)): _array(data)}
         with zipfile.ZipFile(data) as archive:
-            held = [name.removesuffix(".npy") for name in archive.namelist()]
-            missing = [name for name in inputs if name not in held]
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            missing = [name for name in inputs if name not in names]
             if missing:
                 raise InvalidArgument(
-                    f"{path.name} has no array for input {missing[0]!r}; it has {', '.join(held)}"
+                    f"{path.name} has no array for input {missing[0]!r}; it has {', '.join(names)}"
                 )
             return {name: _member(archive, name) for name in inputs}
     except _UNREADABLE as error:
@@ -112,19 +112,19 @@ def _array(file: IO[bytes]) -> Array:
     return np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C")
 
 
-def _array_samples(path: Path, held: Mapping[str, Array], inputs: Inputs) -> list[dict[str, Array]]:
-    if all(held[name].shape in (kind.shape, _without_batch(kind)) for name, kind in inputs.items()):
-        return [{name: _stored(held[name], kind) for name, kind in inputs.items()}]
-    rows = {held[name].shape[0] if held[name].ndim else 0 for name in inputs}
+def _array_samples(path: Path, arrays: Mapping[str, Array], inputs: Inputs) -> list[dict[str, Array]]:
+    if all(arrays[name].shape in (kind.shape, _without_batch(kind)) for name, kind in inputs.items()):
+        return [{name: _stored(arrays[name], kind) for name, kind in inputs.items()}]
+    rows = {arrays[name].shape[0] if arrays[name].ndim else 0 for name in inputs}
     for name, kind in inputs.items():
-        array = held[name]
+        array = arrays[name]
         # One row per sample, which may stand for a batch of one.
         if len(rows) != 1 or array.ndim == 0 or array.shape[1:] not in (kind.shape, _without_batch(kind)):
             raise InvalidArgument(
                 f"{path.name}: input {name!r} has shape {list(array.shape)}; expected {list(kind.shape)}, or one"
                 " sample more per row"
             )
-    return [{name: _stored(held[name][row], kind) for name, kind in inputs.items()} for row in range(rows.pop())]
+    return [{name: _stored(arrays[name][row], kind) for name, kind in inputs.items()} for row in range(rows.pop())]
 
 
 def _without_batch(kind: ValueType) -> tuple[int, ...] | None:
@@ -175,10 +175,10 @@ def _listed_sample(path: Path, where: str, entries: Sequence[str], inputs: Input
 def _raw(path: Path, where: str, name: str, file: str, kind: ValueType) -> Array:
     """A raw file: 32-bit floats as the vendor's tools write them, or the input's own type."""
     # Relative to where the command runs, as the vendor's tools do; lists are moved together with their files.
-    place = next((each for each in (Path(file), path.parent / file) if each.is_file()), None)
-    if place is None:
+    source = next((each for each in (Path(file), path.parent / file) if each.is_file()), None)
+    if source is None:
         raise InvalidArgument(f"{where}: {file!r} is not a file")
-    data = read_file(place, most=_MOST_BYTES, what="a raw input", error=InvalidArgument)
+    data = read_file(source, most=_MOST_BYTES, what="a raw input", error=InvalidArgument)
     elements = math.prod(kind.shape)
     if len(data) == 4 * elements:
         floats = np.frombuffer(data, "<f4")

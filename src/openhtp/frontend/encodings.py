@@ -53,10 +53,10 @@ Fixed = tuple[DType, Encoding]
 
 def plain_type(dtype: np.dtype[np.generic]) -> DType:
     """QNN type of a value without encoding, inside the graph."""
-    found = _PLAIN.get(dtype.name)
-    if found is None:
+    kind = _PLAIN.get(dtype.name)
+    if kind is None:
         raise UnsupportedFeature(f"element type {dtype} is not supported by the HTP")
-    return found
+    return kind
 
 
 def edge_type(dtype: np.dtype[np.generic]) -> tuple[DType, Encoding | None]:

@@ -31,9 +31,9 @@ def expand(node: OnnxNode, types: Types, constants: Mapping[str, Array]) -> list
     if node.op_type == "If":
         return _taken_branch(node, constants)
     if node.op_type in ("Concat", "Split"):
-        found = _without_empty(node, types, constants)
-        if found is not None:
-            return found
+        nodes = _without_empty(node, types, constants)
+        if nodes is not None:
+            return nodes
     if node.op_type in _NO_TRUTH and _moves_truth(node, types):
         return _through_integers(node, types)
     if node.op_type in rules() or node.op_type in plain_rules():
@@ -106,16 +106,16 @@ def _moves_truth(node: OnnxNode, types: Types) -> bool:
 
 def _through_integers(node: OnnxNode, types: Types) -> list[OnnxNode]:
     """The node on integers, between casts."""
-    inputs, made = list(node.inputs), []
+    inputs, nodes = list(node.inputs), []
     for index in _moved(node):
         inputs[index] = f"{node.outputs[0]}/integers_{index}"
-        made.append(_cast(node, f"in_{index}", node.inputs[index], inputs[index], _INT32))
+        nodes.append(_cast(node, f"in_{index}", node.inputs[index], inputs[index], _INT32))
     numbers = [f"{name}/integers" if name else "" for name in node.outputs]
-    made.append(dataclasses.replace(node, inputs=tuple(inputs), outputs=tuple(numbers)))
-    made.extend(
+    nodes.append(dataclasses.replace(node, inputs=tuple(inputs), outputs=tuple(numbers)))
+    nodes.extend(
         _cast(node, f"out_{index}", numbers[index], name, _BOOL) for index, name in enumerate(node.outputs) if name
     )
-    return made
+    return nodes
 
 
 def _cast(node: OnnxNode, part: str, source: str, target: str, to: int) -> OnnxNode:
@@ -135,17 +135,17 @@ def _taken_branch(node: OnnxNode, constants: Mapping[str, Array]) -> list[OnnxNo
     branch = node.attr("then_branch" if condition.reshape(-1)[0] else "else_branch")
     if not isinstance(branch, Branch) or len(branch.outputs) != len(node.outputs):
         raise UnsupportedOp(f"{node.title}: its branch does not give {len(node.outputs)} values")
-    made = [name for inner in branch.nodes for name in inner.outputs if name]
-    names = {name: f"{node.outputs[0]}/{name}" for name in (*branch.constants, *made)}
-    found = [
+    outputs = [name for inner in branch.nodes for name in inner.outputs if name]
+    names = {name: f"{node.outputs[0]}/{name}" for name in (*branch.constants, *outputs)}
+    nodes = [
         OnnxNode("Constant", "", f"{node.name}/{name}", (), (names[name],), {"value": data}, node.opset)
         for name, data in branch.constants.items()
     ]
-    found.extend(_renamed(inner, names, f"{node.name}/") for inner in branch.nodes)
+    nodes.extend(_renamed(inner, names, f"{node.name}/") for inner in branch.nodes)
     for index, (outer, inner_name) in enumerate(zip(node.outputs, branch.outputs, strict=True)):
         source = names.get(inner_name, inner_name)
-        found.append(OnnxNode("Identity", "", f"{node.name}/out_{index}", (source,), (outer,), {}, node.opset))
-    return found
+        nodes.append(OnnxNode("Identity", "", f"{node.name}/out_{index}", (source,), (outer,), {}, node.opset))
+    return nodes
 
 
 def _renamed(node: OnnxNode, names: Mapping[str, str], prefix: str) -> OnnxNode:

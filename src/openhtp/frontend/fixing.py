@@ -59,9 +59,9 @@ def fix_inputs(
             _freeze(proto.graph, value, values[value.name])
     left = [value for value in inputs if value.name not in values]
     if ask is not None and any(_open_axes(value) for value in left):
-        found = ask(left)
+        sizes = ask(left)
         for value in left:
-            _fix_sizes(value, found)
+            _fix_sizes(value, sizes)
     if not may_stay_open:
         _refuse_open(left)
     if dims or values:
@@ -69,8 +69,8 @@ def fix_inputs(
 
 
 def _inputs(proto: Any) -> list[Any]:
-    held = {tensor.name for tensor in proto.graph.initializer}
-    return [value for value in proto.graph.input if value.name not in held]
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    return [value for value in proto.graph.input if value.name not in constants]
 
 
 def _fix_sizes(value: Any, dims: Dims) -> set[str]:
@@ -98,17 +98,17 @@ def _open_axes(value: Any) -> list[int]:
     return [axis for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_value < 1]
 
 
-def _freeze(graph: Any, value: Any, given: npt.ArrayLike) -> None:
+def _freeze(graph: Any, value: Any, content: npt.ArrayLike) -> None:
     """Make an input a constant."""
     kind = value.type.tensor_type
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     except KeyError:
         raise BadModel(f"input {value.name!r} has the unknown element type {kind.elem_type}") from None
-    stored = _as_type(np.asarray(given), dtype)
+    stored = _as_type(np.asarray(content), dtype)
     if stored is None:
         takes = "strings" if dtype.kind == "O" else dtype
-        raise InvalidArgument(f"freeze gives input {value.name!r} the value {given!r}; it takes {takes}")
+        raise InvalidArgument(f"freeze gives input {value.name!r} the value {content!r}; it takes {takes}")
     if kind.HasField("shape"):
         sizes = [dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim]
         if stored.size == 1 and math.prod(size or 1 for size in sizes) <= _MOST_FILLED:

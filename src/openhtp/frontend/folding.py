@@ -66,8 +66,8 @@ def _ints(array: Array | None) -> list[int]:
 
 
 def _axes(node: OnnxNode, inputs: Inputs) -> tuple[int, ...]:
-    given = inputs[1] if len(inputs) > 1 else None
-    return tuple(node.attr("axes") or _ints(given))
+    second = inputs[1] if len(inputs) > 1 else None
+    return tuple(node.attr("axes") or _ints(second))
 
 
 def _slice(node: OnnxNode, inputs: Inputs) -> Array | None:

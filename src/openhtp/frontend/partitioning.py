@@ -79,11 +79,11 @@ class _Work:
     def __init__(self, proto: Any) -> None:
         self._proto = proto
         graph = proto.graph
-        taken: set[str] = set()
+        used: set[str] = set()
         for index, node in enumerate(graph.node):
-            if not node.name or node.name in taken:
+            if not node.name or node.name in used:
                 node.name = f"{node.name or node.op_type}_{index}"
-            taken.add(node.name)
+            used.add(node.name)
         self._held = {tensor.name: tensor for tensor in graph.initializer}
         known = (*graph.input, *graph.output, *graph.value_info)
         self._types: dict[str, Any] = {value.name: value for value in known}
@@ -118,17 +118,17 @@ class _Work:
             kept = [attribute for attribute in nodes[index].attribute if attribute.name != "ep_cache_context"]
             del nodes[index].attribute[:]
             nodes[index].attribute.extend(kept)
-        found: list[ModelPart] = []
+        parts: list[ModelPart] = []
         for on_htp, indices in self._groups():
             for together in ((index,) for index in indices) if on_htp else (indices,):
                 model, inputs, outputs = self._extract(
-                    together, f"{self._proto.graph.name or 'graph'}_{len(found)}"
+                    together, f"{self._proto.graph.name or 'graph'}_{len(parts)}"
                 )
                 assigned = tuple(self._assigned(index) for index in together)
                 graph = names[together[0]] if on_htp else None
                 part = ModelPart(nodes=assigned, model=model, inputs=inputs, outputs=outputs, graph=graph)
-                found.append(part)
-        return found
+                parts.append(part)
+        return parts
 
     def parts(self) -> list[ModelPart] | None:
         """The parts as they are now; None if a node was refused that was the HTP's so far."""
@@ -206,12 +206,12 @@ class _Work:
         """A model of some nodes: what they read from others are its inputs, what others read its outputs."""
         graph, inside = self._proto.graph, set(indices)
         nodes = [graph.node[index] for index in indices]
-        made = [output for node in nodes for output in node.output if output]
+        results = [output for node in nodes for output in node.output if output]
         reads = dict.fromkeys(read for index in indices for read in self._reads[index])
         inputs = tuple(read for read in reads if self._maker.get(read, -1) not in inside)
         outputs = tuple(
             output
-            for output in made
+            for output in results
             if output in self._outputs or any(reader not in inside for reader in self._readers.get(output, ()))
         )
         constants = dict.fromkeys(read for node in nodes for read in node_reads(node) if read in self._held)

@@ -112,13 +112,13 @@ def with_lifted_constants(model: bytes) -> bytes:
 def with_own_biases(model: bytes) -> bytes:
     """The model without biases that several nodes share: the quantizer's names for its copies may be taken."""
     proto = parse_model(model)
-    held = {tensor.name: tensor for tensor in proto.graph.initializer}
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     seen: set[str] = set()
     for node in proto.graph.node:
         name = node.input[2] if node.op_type in _BIASED and len(node.input) > 2 else ""
-        if name in held and name in seen:
+        if name in constants and name in seen:
             copy = proto.graph.initializer.add()
-            copy.CopyFrom(held[name])
+            copy.CopyFrom(constants[name])
             copy.name = node.input[2] = f"{name}/{node.output[0]}"
         seen.update(node.input)
     return model_bytes(proto)

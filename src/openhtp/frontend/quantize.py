@@ -111,14 +111,14 @@ class Recipe:
 
     def check(self) -> None:
         """Raise InvalidArgument for a choice that there is not."""
-        for what, given, known in (
+        for what, word, known in (
             ("activation", self.activation, ACTIVATIONS),
             ("weight", self.weight, WEIGHTS),
             ("method", self.method, METHODS),
-            *((f"activation of layer {name!r}", given, ACTIVATIONS) for name, given in self.layers.items()),
+            *((f"activation of layer {name!r}", word, ACTIVATIONS) for name, word in self.layers.items()),
         ):
-            if not isinstance(given, str) or given not in known:
-                raise InvalidArgument(f"{what} {shown(given)} is unknown; expected one of {', '.join(known)}")
+            if not isinstance(word, str) or word not in known:
+                raise InvalidArgument(f"{what} {shown(word)} is unknown; expected one of {', '.join(known)}")
 
 
 DEFAULT = Recipe()
@@ -181,8 +181,8 @@ def quantize_model(
         lifted = with_opset(lifted, _PER_CHANNEL_OPSET)
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
         prepared = _prepared(lifted, Path(folder))
-        made, floats = _accepted(prepared, Path(folder), samples, recipe, progress)
-        return Quantized(prepared.read_bytes(), with_notes(made, notes), masks, floats)
+        quantized, floats = _accepted(prepared, Path(folder), samples, recipe, progress)
+        return Quantized(prepared.read_bytes(), with_notes(quantized, notes), masks, floats)
 
 
 def refuse_quantized(model: bytes) -> None:
@@ -310,8 +310,8 @@ def _read_steps(text: object) -> tuple[int, int]:
 def _overrides(prepared: Path, recipe: Recipe) -> dict[str, list[dict[str, Any]]] | None:
     """What tensors have of their own, as the quantizer wants them named: types of results, ranges of weights."""
     graph = parse_model(prepared.read_bytes()).graph
-    found = {**_layer_overrides(graph, recipe), **_weight_overrides(graph, recipe)}
-    return found or None
+    overrides = {**_layer_overrides(graph, recipe), **_weight_overrides(graph, recipe)}
+    return overrides or None
 
 
 def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
@@ -319,7 +319,7 @@ def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, An
     if recipe.steps is None or recipe.weight != "s16":
         return {}
     readers = {node.input[1]: node for node in graph.node if node.op_type in _WITH_WEIGHTS and len(node.input) > 1}
-    found = {}
+    overrides = {}
     for stored in graph.initializer:
         if stored.name not in readers:
             continue
@@ -335,8 +335,8 @@ def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, An
         ]
         if axis is not None:
             ranges[0]["axis"] = axis
-        found[stored.name] = ranges
-    return found
+        overrides[stored.name] = ranges
+    return overrides
 
 
 def _channel_axis(node: Any, rank: int) -> int:
@@ -355,8 +355,8 @@ def _layer_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
         if name not in outputs:
             near = difflib.get_close_matches(name, outputs, n=3, cutoff=0.3) or list(outputs)[:3]
             raise InvalidArgument(f"the model has no node {name!r}; nearest known: {', '.join(near)}")
-    differing = {name: given for name, given in recipe.layers.items() if given != recipe.activation}
-    return {outputs[name]: [{"quant_type": _TYPES[given]}] for name, given in differing.items()}
+    differing = {name: word for name, word in recipe.layers.items() if word != recipe.activation}
+    return {outputs[name]: [{"quant_type": _TYPES[word]}] for name, word in differing.items()}
 
 
 @contextmanager
@@ -387,10 +387,10 @@ def without_notes(model: bytes) -> tuple[bytes, Notes]:
     """The model without ``metadata_props`` at any level, and what they were."""
     proto = parse_model(model)
     notes: Notes = {}
-    for owner, piece in _pieces(proto):
-        if piece.metadata_props:
-            notes[owner] = {item.key: item.value for item in piece.metadata_props}
-            del piece.metadata_props[:]
+    for owner, described in _pieces(proto):
+        if described.metadata_props:
+            notes[owner] = {item.key: item.value for item in described.metadata_props}
+            del described.metadata_props[:]
     return (model_bytes(proto), notes) if notes else (model, notes)
 
 
@@ -399,11 +399,11 @@ def with_notes(model: bytes, notes: Notes) -> bytes:
     if not notes:
         return model
     proto = parse_model(model)
-    for owner, piece in _pieces(proto):
-        known = {item.key for item in piece.metadata_props}
+    for owner, described in _pieces(proto):
+        known = {item.key for item in described.metadata_props}
         for key, value in notes.get(owner, {}).items():
             if key not in known:
-                piece.metadata_props.add(key=key, value=value)
+                described.metadata_props.add(key=key, value=value)
     return model_bytes(proto)
 
 

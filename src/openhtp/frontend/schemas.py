@@ -45,25 +45,27 @@ def infer_types(
         where = f"in opset {node.opset}" if not node.domain else "of its own: the domain is another's"
         raise UnsupportedOp(f"{node.title} is not supported; ONNX has no such operator {where}") from None
     try:
-        found = _infer(schema, node, types, data)
+        inferred = _infer(schema, node, types, data)
     except _INFERENCE_ERRORS as error:
         raise _refused(node, error) from error
-    settled = {name: _settled(kind.tensor_type, name) for name, kind in found.items() if name}
+    settled = {name: _settled(kind.tensor_type, name) for name, kind in inferred.items() if name}
     if set(settled) != {name for name in node.outputs if name} or None in settled.values():
         return None
     return {name: kind for name, kind in settled.items() if kind is not None}
 
 
 def _infer(schema: Any, node: OnnxNode, types: Mapping[str, ValueType], data: Mapping[str, Array]) -> Any:
-    given = [name for name in dict.fromkeys(node.inputs) if name]
-    kinds = {name: _type_proto(types[name]) for name in given}
-    held = {
+    names = [name for name in dict.fromkeys(node.inputs) if name]
+    kinds = {name: _type_proto(types[name]) for name in names}
+    constants = {
         name: numpy_helper.from_array(np.asarray(data[name], order="C"), name)
-        for name in given
+        for name in names
         if name in data and data[name].size <= _MAX_INFERENCE_ELEMENTS
     }
     opsets = [helper.make_opsetid(node.domain, node.opset)]
-    return onnx.shape_inference.infer_node_outputs(schema, _node_proto(node), kinds, held, opset_imports=opsets)
+    return onnx.shape_inference.infer_node_outputs(
+        schema, _node_proto(node), kinds, constants, opset_imports=opsets
+    )
 
 
 def _attribute_proto(name: str, value: Any) -> Any:
@@ -131,14 +133,14 @@ def _refused(node: OnnxNode, error: Exception) -> UnsupportedOp:
     return UnsupportedOp(f"{node.title}: ONNX's rules find no shapes for it: {str(error).strip()}")
 
 
-def _inner_attributes(inner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _inner_attributes(inner: Any, outer: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of a node in a body; some are the operator's own, under another name."""
     attributes = {}
     for item in inner.attribute:
         if not item.ref_attr_name:
             attributes[item.name] = read_attribute(item)
-        elif item.ref_attr_name in given:
-            attributes[item.name] = read_attribute(given[item.ref_attr_name])
+        elif item.ref_attr_name in outer:
+            attributes[item.name] = read_attribute(outer[item.ref_attr_name])
     return attributes
 
 

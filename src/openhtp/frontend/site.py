@@ -263,11 +263,11 @@ class Site:
         quant = value.quant
         if isinstance(quant, AxisScaleOffset):
             quant = AxisScaleOffset(quant.axis + len(shape) - value.rank, quant.scales, quant.offsets)
-        made = OnnxValue(f"{value.name}_reshaped", shape, value.dtype, quant)
+        result = OnnxValue(f"{value.name}_reshaped", shape, value.dtype, quant)
         if value.data is not None:
-            made.data = value.data.reshape(shape)
-            return made
-        target = self.assembly.native(made.name, shape, value.dtype, quant)
+            result.data = value.data.reshape(shape)
+            return result
+        target = self.assembly.native(result.name, shape, value.dtype, quant)
         self.emit("Reshape", [self.assembly.form(value, vs.identity(value.rank))], [target])
-        made.forms[vs.identity(len(shape))] = target
-        return made
+        result.forms[vs.identity(len(shape))] = target
+        return result

@@ -74,15 +74,15 @@ class Extent:
         rows: dict[str, Array] = {}
         columns: dict[str, Array] = {}
         for layer in range(config.layers):
-            place = f"layers.{layer}."
-            first, second = np.split(self._largest[f"{place}key"], 2, axis=1)
+            prefix = f"layers.{layer}."
+            first, second = np.split(self._largest[f"{prefix}key"], 2, axis=1)
             pair = np.maximum(first, second)
             keys = _shares(np.concatenate([pair, pair], axis=1))
-            rows[f"{place}wk"] = 1.0 / keys.reshape(-1)
-            rows[f"{place}wq"] = np.repeat(keys, shared, axis=0).reshape(-1)
-            values = _shares(self._largest[f"{place}value"])
-            rows[f"{place}wv"] = 1.0 / values.reshape(-1)
-            columns[f"{place}wo"] = np.repeat(values, shared, axis=0).reshape(-1)
+            rows[f"{prefix}wk"] = 1.0 / keys.reshape(-1)
+            rows[f"{prefix}wq"] = np.repeat(keys, shared, axis=0).reshape(-1)
+            values = _shares(self._largest[f"{prefix}value"])
+            rows[f"{prefix}wv"] = 1.0 / values.reshape(-1)
+            columns[f"{prefix}wo"] = np.repeat(values, shared, axis=0).reshape(-1)
         return Balance(rows, columns)
 
 

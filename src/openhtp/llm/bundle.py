@@ -159,11 +159,11 @@ def adapter_part_name(adapter: str, part: int, parts: int) -> str:
     return f"adapter_{adapter}_{part}_of_{parts}.bin"
 
 
-def _sections(place: Path, adapter: str, count: int) -> list[bytes]:
+def _sections(folder: Path, adapter: str, count: int) -> list[bytes]:
     check_name(adapter)
     return [
         read_file(
-            place / adapter_part_name(adapter, n, count), most=_MOST_PART, what="a binary section", error=BadModel
+            folder / adapter_part_name(adapter, n, count), most=_MOST_PART, what="a binary section", error=BadModel
         )
         for n in range(1, count + 1)
     ]

@@ -80,9 +80,9 @@ class KvCache:
         New keys are [layers, kv_heads, 1, head_dim, tokens], new values [.., tokens, head_dim], as graphs give
         them out.
         """
-        held = self._parts[part]
+        cached = self._parts[part]
         new = np.ascontiguousarray(keys[..., :count].swapaxes(-1, -2)), values[..., :count, :]
-        for (side, cache), tokens in zip(held.halves, new, strict=True):
+        for (side, cache), tokens in zip(cached.halves, new, strict=True):
             self._put(side, cache, begin, tokens)
 
     def advance(self, count: int) -> None:
@@ -115,8 +115,8 @@ class KvCache:
             raise InvalidArgument(f"evict {number} tokens behind {kept}; the cache has {self.valid}")
         if not number:
             return
-        for held in self._parts:
-            for side, cache in held.halves:
+        for cached in self._parts:
+            for side, cache in cached.halves:
                 self._put(side, cache, kept, self._get(side, cache, kept + number, self.valid))
         self._clear(self.valid - number, self.valid)
         self.valid -= number
@@ -133,10 +133,10 @@ class KvCache:
     def flat(self, side: str, layer: int) -> Bytes:
         """Stored numbers of one layer's tokens, row by row: [kv_heads, tokens, head_dim]; 128 stands for 0."""
         half = hmx.side_of(side)  # type: ignore[arg-type]
-        for held in self._parts:
-            if held.begin <= layer < held.begin + len(held.keys):
-                cache = held.keys if half is hmx.Side.KEY else held.values
-                return self._get(half, cache[layer - held.begin], 0, self.valid)
+        for cached in self._parts:
+            if cached.begin <= layer < cached.begin + len(cached.keys):
+                cache = cached.keys if half is hmx.Side.KEY else cached.values
+                return self._get(half, cache[layer - cached.begin], 0, self.valid)
         raise InvalidArgument(f"layer is {shown(layer)}; expected 0 to {self._config.layers - 1}")
 
     def move(self, parts: Sequence[PartCache], context: int) -> None:
@@ -173,8 +173,8 @@ class KvCache:
         return cache.reshape(-1, *cache.shape[-2:])[:, begin:end].copy()
 
     def _clear(self, begin: int, end: int) -> None:
-        for held in self._parts:
-            for side, cache in held.halves:
+        for cached in self._parts:
+            for side, cache in cached.halves:
                 heads = cache.size // (self.context * self._config.head_dim)
                 self._put(
                     side, cache, begin, np.full((heads, end - begin, self._config.head_dim), KV_ZERO, np.uint8)

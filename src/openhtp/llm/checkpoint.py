@@ -205,11 +205,11 @@ class SafetensorsFile:
         if not isinstance(dtype, str) or dtype not in _TYPES:
             raise BadModel(f"{where} has type {shown(dtype)}; expected one of {', '.join(_TYPES)}")
         sizes = [whole_number(size) for size in items_of(entry.get("shape")) or ()]
-        places = [whole_number(place) for place in items_of(entry.get("data_offsets")) or ()]
+        places = [whole_number(offset) for offset in items_of(entry.get("data_offsets")) or ()]
         if None in sizes or len(places) != 2 or any(size is not None and size < 0 for size in sizes):
             raise BadModel(f"{where} has shape {shown(entry.get('shape'))} at {shown(entry.get('data_offsets'))}")
         shape = tuple(size for size in sizes if size is not None)
-        begin, end = (place if place is not None else -1 for place in places)
+        begin, end = (offset if offset is not None else -1 for offset in places)
         nbytes = int(np.prod(shape, dtype=object)) * _TYPES[dtype].itemsize
         if begin < 0 or end - begin != nbytes or self._begin + end > self._size:
             raise BadModel(

@@ -87,10 +87,10 @@ class LlamaConfig:
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _require_positive(what: str, given: object) -> None:
-    number = real_number(given)
+def _require_positive(what: str, value: object) -> None:
+    number = real_number(value)
     if number is None or number <= 0:
-        raise BadModel(f"{what} is {shown(given)}; expected a finite number above 0")
+        raise BadModel(f"{what} is {shown(value)}; expected a finite number above 0")
 
 
 @functools.lru_cache(maxsize=16)
@@ -152,11 +152,11 @@ def _check_architecture(content: Mapping[str, Any]) -> None:
             raise UnsupportedFeature(f"{name} is set; expected a Llama without biases")
 
 
-def _tokens(given: Any) -> tuple[int, ...]:
+def _tokens(value: Any) -> tuple[int, ...]:
     """One token, several, or none."""
-    if given is None:
+    if value is None:
         return ()
-    return tuple(given) if isinstance(given, list) else (given,)
+    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _either(content: Mapping[str, Any], names: tuple[str, ...], default: Any) -> Any:
@@ -164,37 +164,37 @@ def _either(content: Mapping[str, Any], names: tuple[str, ...], default: Any) ->
 
 
 def _found(content: Mapping[str, Any], what: str, names: tuple[str, ...]) -> int:
-    given = _either(content, names, None)
-    if given is None:
+    value = _either(content, names, None)
+    if value is None:
         raise BadModel(f"config.json does not say {names[0]!r} ({what})")
-    return _whole(what, given)
+    return _whole(what, value)
 
 
-def _whole(what: str, given: object) -> int:
-    number = whole_number(given)
+def _whole(what: str, value: object) -> int:
+    number = whole_number(value)
     if number is None:
-        raise BadModel(f"config.json gives {what} as {shown(given)}; expected a whole number")
+        raise BadModel(f"config.json gives {what} as {shown(value)}; expected a whole number")
     return number
 
 
-def _real(what: str, given: object) -> float:
-    number = real_number(given)
+def _real(what: str, value: object) -> float:
+    number = real_number(value)
     if number is None or number <= 0:
-        raise BadModel(f"config.json gives {what} as {shown(given)}; expected a number above 0")
+        raise BadModel(f"config.json gives {what} as {shown(value)}; expected a number above 0")
     return number
 
 
-def _scaling(given: Any) -> RopeScaling | None:
-    if given is None:
+def _scaling(value: Any) -> RopeScaling | None:
+    if value is None:
         return None
-    kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, Mapping) else given
+    kind = value.get("rope_type", value.get("type", "default")) if isinstance(value, Mapping) else value
     if kind == "default":
         return None
     if kind != "llama3":
         raise UnsupportedFeature(f"rope scaling {shown(kind)}; expected none, or 'llama3'")
     return RopeScaling(
-        factor=_real("rope factor", given.get("factor")),
-        low=_real("low_freq_factor", given.get("low_freq_factor")),
-        high=_real("high_freq_factor", given.get("high_freq_factor")),
-        original=_whole("original_max_position_embeddings", given.get("original_max_position_embeddings")),
+        factor=_real("rope factor", value.get("factor")),
+        low=_real("low_freq_factor", value.get("low_freq_factor")),
+        high=_real("high_freq_factor", value.get("high_freq_factor")),
+        original=_whole("original_max_position_embeddings", value.get("original_max_position_embeddings")),
     )

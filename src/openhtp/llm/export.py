@@ -184,18 +184,18 @@ def _tell(progress: Progress | None, what: str, done: float) -> None:
         progress(what, done)
 
 
-def _checked_ar(given: object) -> tuple[int, ...]:
-    numbers = [whole_number(item) for item in items_of(given, 64) or ()]
+def _checked_ar(ar: object) -> tuple[int, ...]:
+    numbers = [whole_number(item) for item in items_of(ar, 64) or ()]
     if not numbers or any(number is None or not 1 <= number <= _MOST_AR for number in numbers):
-        raise InvalidArgument(f"ar is {shown(given)}; expected numbers of tokens, such as (128, 32, 1)")
+        raise InvalidArgument(f"ar is {shown(ar)}; expected numbers of tokens, such as (128, 32, 1)")
     return tuple(sorted({number for number in numbers if number is not None}, reverse=True))
 
 
-def _checked_contexts(given: object) -> tuple[int, ...]:
-    single = whole_number(given)
-    numbers = [single] if single is not None else [whole_number(item) for item in items_of(given, 16) or ()]
+def _checked_contexts(context: object) -> tuple[int, ...]:
+    single = whole_number(context)
+    numbers = [single] if single is not None else [whole_number(item) for item in items_of(context, 16) or ()]
     if not numbers or any(number is None or number < 1 for number in numbers):
-        raise InvalidArgument(f"context is {shown(given)}; expected a number of tokens, or some")
+        raise InvalidArgument(f"context is {shown(context)}; expected a number of tokens, or some")
     return tuple(sorted({number for number in numbers if number is not None}))
 
 
@@ -215,29 +215,29 @@ def _check_sizes(model: Llama, length: int, ar: Sequence[int], *, native: bool, 
         raise InvalidArgument(f"AR-{ar[0]} does not fit a context of {length} tokens")
 
 
-def _checked_parts(given: object, model: Llama) -> int:
-    count = whole_number(given)
+def _checked_parts(parts: object, model: Llama) -> int:
+    count = whole_number(parts)
     if count is None or not 1 <= count <= model.config.layers:
-        raise InvalidArgument(f"parts is {shown(given)}; expected 1 to {model.config.layers}, a layer each")
+        raise InvalidArgument(f"parts is {shown(parts)}; expected 1 to {model.config.layers}, a layer each")
     return count
 
 
-def _compensates(given: object, model: Llama) -> bool:
-    if given is None:
+def _compensates(rounding: object, model: Llama) -> bool:
+    if rounding is None:
         return sum(weight.size for weight in model.weights.values()) <= _MOST_COMPENSATED
-    if given not in ("nearest", "compensated"):
-        raise InvalidArgument(f"rounding is {shown(given)}; expected nearest, compensated or None")
-    return given == "compensated"
+    if rounding not in ("nearest", "compensated"):
+        raise InvalidArgument(f"rounding is {shown(rounding)}; expected nearest, compensated or None")
+    return rounding == "compensated"
 
 
-def _pattern(given: str | None, precision: Precision) -> str:
-    if given is None:
+def _pattern(pattern: str | None, precision: Precision) -> str:
+    if pattern is None:
         return "C" if precision.activation.bits == 8 else ""
-    word = given.upper() if isinstance(given, str) else given
+    word = pattern.upper() if isinstance(pattern, str) else pattern
     if word == "NONE":
         return ""
     if word not in _PATTERNS:
-        raise InvalidArgument(f"masked_softmax is {shown(given)}; expected A, B, C, none or None")
+        raise InvalidArgument(f"masked_softmax is {shown(pattern)}; expected A, B, C, none or None")
     if word == "A":
         log.warning(
             "masked softmax A keeps what is 0 in the mask, and Genie writes 65535 there: Genie's text would be"

@@ -190,7 +190,7 @@ class Generator:
         """``generate`` without asyncio: the whole text, or all token numbers, at the end."""
 
         async def collect() -> list[Any]:
-            return [piece async for piece in self.generate(prompt, **options)]
+            return [part async for part in self.generate(prompt, **options)]
 
         pieces = asyncio.run(collect())
         return "".join(pieces) if self._in_text else pieces
@@ -257,10 +257,10 @@ class Generator:
             return [choose(rows[-1][-1], how, chance)]
         logits = await self._pass(ar, [*fresh, *guesses])
         chosen = [choose(self._real(logits[len(fresh) - 1]), how, chance)]
-        for place, guess in enumerate(guesses):
+        for index, guess in enumerate(guesses):
             if guess != chosen[-1]:
                 break
-            chosen.append(choose(self._real(logits[len(fresh) + place]), how, chance))
+            chosen.append(choose(self._real(logits[len(fresh) + index]), how, chance))
         # Guesses that were right are in the cache already; the last token never is.
         self._cache.advance(len(fresh) + len(chosen) - 1)
         return chosen
@@ -310,10 +310,10 @@ class Generator:
         return larger
 
     def _full(self, why: str) -> InvalidArgument:
-        held = ", ".join(map(str, self._bundle.contexts))
+        contexts = ", ".join(map(str, self._bundle.contexts))
         return InvalidArgument(
-            f"the context of {held} tokens has no room: {self._cache.valid} are in it, and {why}. Rewind, evict,"
-            " or export a larger context",
+            f"the context of {contexts} tokens has no room: {self._cache.valid} are in it, and {why}. Rewind,"
+            " evict, or export a larger context",
             st.QNN_GRAPH_ERROR_INVALID_TENSOR,
         )
 
@@ -357,34 +357,34 @@ class Generator:
         return [number for number in numbers if number is not None]
 
 
-def _checked_most(given: object) -> int:
-    most = whole_number(given)
+def _checked_most(max_new: object) -> int:
+    most = whole_number(max_new)
     if most is None or most < 1:
-        raise InvalidArgument(f"max_new is {shown(given)}; expected a number of tokens, at least 1")
+        raise InvalidArgument(f"max_new is {shown(max_new)}; expected a number of tokens, at least 1")
     return most
 
 
-def _checked_chunk(given: object, bundle: Bundle) -> int:
-    if given == "auto":
+def _checked_chunk(chunk: object, bundle: Bundle) -> int:
+    if chunk == "auto":
         return bundle.ar[0]
-    number = whole_number(given)
+    number = whole_number(chunk)
     if number is None or number not in bundle.ar:
         sizes = ", ".join(map(str, bundle.ar))
-        raise InvalidArgument(f"chunk is {shown(given)}; expected 'auto', or one of the AR graphs: {sizes}")
+        raise InvalidArgument(f"chunk is {shown(chunk)}; expected 'auto', or one of the AR graphs: {sizes}")
     return number
 
 
-def _checked_adapter(given: object, bundle: Bundle) -> str | None:
-    if given is None or (isinstance(given, str) and given in bundle.adapters):
-        return given
+def _checked_adapter(adapter: object, bundle: Bundle) -> str | None:
+    if adapter is None or (isinstance(adapter, str) and adapter in bundle.adapters):
+        return adapter
     there = ", ".join(map(repr, bundle.adapters)) or "none: export(..., adapters=[...]) makes a bundle with some"
-    raise InvalidArgument(f"adapter is {shown(given)}; the bundle has {there}")
+    raise InvalidArgument(f"adapter is {shown(adapter)}; the bundle has {there}")
 
 
-def _checked_lookahead(given: object, bundle: Bundle) -> int:
-    number = whole_number(given)
+def _checked_lookahead(lookahead: object, bundle: Bundle) -> int:
+    number = whole_number(lookahead)
     if number is None or number < 0:
-        raise InvalidArgument(f"lookahead is {shown(given)}; expected a number of tokens to guess, or 0")
+        raise InvalidArgument(f"lookahead is {shown(lookahead)}; expected a number of tokens to guess, or 0")
     if number and number + 1 > bundle.ar[0]:
         raise InvalidArgument(
             f"lookahead of {number} needs a graph of {number + 1} tokens; the largest is AR-{bundle.ar[0]}"
@@ -412,8 +412,8 @@ class NgramDraft:
         for end in range(max(length, self._seen), len(tokens)):
             self._next[tuple(tokens[end - length : end])] = end
         self._seen = len(tokens)
-        place = self._next.get(tuple(tokens[-length:])) if len(tokens) > length else None
-        return [] if place is None else list(tokens[place : place + count])
+        start = self._next.get(tuple(tokens[-length:])) if len(tokens) > length else None
+        return [] if start is None else list(tokens[start : start + count])
 
 
 # Choosing the next token.

@@ -311,24 +311,24 @@ class _Part:
     def _linear(self, name: str, x: TensorSpec, weight: str, *, bits: int | None = None) -> TensorSpec:
         stored, quant = self._levels.of(self._name(weight), self._precision.weight_bits if bits is None else bits)
         levels = self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)
-        made = self._name(name) if name != "logits" else "logits_rows"
+        output = self._name(name) if name != "logits" else "logits_rows"
         if self._room is not None and self._name(weight) in self._room.ranks:
-            base = self._product(f"{made}_base", x, levels, f"{name}_base")
+            base = self._product(f"{output}_base", x, levels, f"{name}_base")
             return self._binary(name, "ElementWiseAdd", base, self._added(name, x, weight))
-        return self._product(made, x, levels, name)
+        return self._product(output, x, levels, name)
 
-    def _product(self, made: str, x: TensorSpec, levels: TensorSpec, name: str) -> TensorSpec:
+    def _product(self, output: str, x: TensorSpec, levels: TensorSpec, name: str) -> TensorSpec:
         shape = (x.shape[0], levels.shape[0])
-        return self._scribe.made(made, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
+        return self._scribe.made(output, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
 
     def _added(self, name: str, x: TensorSpec, weight: str) -> TensorSpec:
         """The sum that an adapter adds: a product with two thin matrices that can be exchanged."""
         assert self._room is not None
         halves = self._room.halves(self._name(weight), self._config, self._dtype.bits)
-        for half, made in zip(halves, ("down", "up"), strict=True):
+        for half, half_name in zip(halves, ("down", "up"), strict=True):
             empty = np.zeros(half.shape, half.dtype.numpy)
             matrix = self._scribe.constant(half.name, empty, half.dtype, half.quant, updateable=True)
-            x = self._product(self._name(f"{name}_{made}"), x, matrix, f"{name}_{made}")
+            x = self._product(self._name(f"{name}_{half_name}"), x, matrix, f"{name}_{half_name}")
         return x
 
     def _binary(self, name: str, op: str, left: TensorSpec, right: TensorSpec) -> TensorSpec:
@@ -420,24 +420,24 @@ class Scribe:
         self._builder.add_node(OpCall(op, f"{name}:{op}", tuple(inputs), (spec,), params, "qti.aisw"))
         return spec
 
-    def reshaped(self, name: str, given: TensorSpec, shape: Shape) -> TensorSpec:
+    def reshaped(self, name: str, tensor: TensorSpec, shape: Shape) -> TensorSpec:
         """The same elements in another shape."""
-        return self.made(name, "Reshape", [given], shape)
+        return self.made(name, "Reshape", [tensor], shape)
 
-    def transposed(self, name: str, given: TensorSpec, perm: Sequence[int]) -> TensorSpec:
+    def transposed(self, name: str, tensor: TensorSpec, perm: Sequence[int]) -> TensorSpec:
         """Axes in another order."""
-        shape = tuple(given.shape[axis] for axis in perm)
-        return self.made(name, "Transpose", [given], shape, perm=np.array(perm, np.uint32))
+        shape = tuple(tensor.shape[axis] for axis in perm)
+        return self.made(name, "Transpose", [tensor], shape, perm=np.array(perm, np.uint32))
 
-    def sliced(self, name: str, given: TensorSpec, axis: int, begin: int, end: int) -> TensorSpec:
+    def sliced(self, name: str, tensor: TensorSpec, axis: int, begin: int, end: int) -> TensorSpec:
         """A range of one axis; the tensor itself if that is all of it."""
-        axis %= given.rank
-        if (begin, end) == (0, given.shape[axis]):
-            return given
-        ranges = [[0, size, 1] for size in given.shape]
+        axis %= tensor.rank
+        if (begin, end) == (0, tensor.shape[axis]):
+            return tensor
+        ranges = [[0, size, 1] for size in tensor.shape]
         ranges[axis] = [begin, end, 1]
-        shape = (*given.shape[:axis], end - begin, *given.shape[axis + 1 :])
-        return self.made(name, "StridedSlice", [given], shape, ranges=np.array(ranges, np.int32))
+        shape = (*tensor.shape[:axis], end - begin, *tensor.shape[axis + 1 :])
+        return self.made(name, "StridedSlice", [tensor], shape, ranges=np.array(ranges, np.int32))
 
     def joined(
         self, name: str, parts: Sequence[TensorSpec], axis: int, result: DataFormat | None = None

@@ -238,10 +238,10 @@ class Sequencer:
         pattern = self._bundle.about.masked_softmax
         attend = {"A": 0, "B": 1, "C": 1}.get(pattern, np.iinfo(mask.dtype).max)
         ignore = 1 if pattern == "A" else 0
-        place = self.cache.index
+        start = self.cache.index
         mask[:, : self.cache.valid] = attend
         mask[:, self.cache.valid :] = ignore
-        mask[:, place : place + ar] = np.where(np.tri(ar, dtype=bool), attend, ignore)
+        mask[:, start : start + ar] = np.where(np.tri(ar, dtype=bool), attend, ignore)
 
     # Memory
 
@@ -274,8 +274,8 @@ class Sequencer:
             step = half // shape[0]
             for layer in range(shape[0]):
                 name = f"past_{side}_{first + layer}_{end}"
-                place = number * half + layer * step
-                arrays[name] = mem.array(name, offset=place, shape=shape[1:], dtype=np.uint8)
+                offset = number * half + layer * step
+                arrays[name] = mem.array(name, offset=offset, shape=shape[1:], dtype=np.uint8)
         whole = mem.bytes
         return whole[:half].reshape(shapes[0]), whole[half:].reshape(shapes[1])
 

@@ -88,9 +88,9 @@ class Llama:
     @classmethod
     def of(cls, config: LlamaConfig, weights: Mapping[str, Array], *, tokenizer: Path | None = None) -> Llama:
         """A model of weights that were read and checked."""
-        made = cls.__new__(cls)
-        made._set(config, weights, tokenizer)
-        return made
+        model = cls.__new__(cls)
+        model._set(config, weights, tokenizer)
+        return model
 
     def _set(self, config: LlamaConfig, weights: Mapping[str, Array], tokenizer: Path | None) -> None:
         self.config = config
@@ -176,18 +176,18 @@ class _Pass:
 
     def layer(self, number: int, hidden: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
         config, watch = self.model.config, self.watch
-        place = f"layers.{number}."
+        prefix = f"layers.{number}."
 
         def weight(name: str) -> Array:
-            return self.model.weights[place + name]
+            return self.model.weights[prefix + name]
 
         def seen(name: str, x: Array) -> Array:
-            return watch(place + name, x)
+            return watch(prefix + name, x)
 
         def linear(name: str, x: Array, kind: str) -> Array:
-            scale = np.float32(product_factor(place + kind, config))
+            scale = np.float32(product_factor(prefix + kind, config))
             y = x @ weight(kind).T * scale
-            thin = self.added.get(place + kind)
+            thin = self.added.get(prefix + kind)
             if thin is not None:
                 low = seen(f"{name}_down", x @ thin.down.T)
                 y = seen(f"{name}_base", y) + seen(f"{name}_up", low @ thin.up.T * scale)

@@ -194,12 +194,12 @@ def made_up_for(steps: Array, moments: npt.NDArray[np.float64], highest: int, da
     for begin in range(0, rest.shape[1], _BLOCK):
         end = min(begin + _BLOCK, rest.shape[1])
         block, errors = rest[:, begin:end], np.empty((len(rest), end - begin), np.float32)
-        for place in range(end - begin):
-            row = spread[begin + place, begin:end]
-            whole = np.clip(np.rint(block[:, place]), -highest, highest)
-            errors[:, place] = (block[:, place] - whole) / row[place]
-            block[:, place + 1 :] -= errors[:, place, None] * row[place + 1 :]
-            block[:, place] = whole
+        for column in range(end - begin):
+            row = spread[begin + column, begin:end]
+            whole = np.clip(np.rint(block[:, column]), -highest, highest)
+            errors[:, column] = (block[:, column] - whole) / row[column]
+            block[:, column + 1 :] -= errors[:, column, None] * row[column + 1 :]
+            block[:, column] = whole
         rest[:, end:] -= errors @ spread[begin:end, end:]
     in_place = np.empty_like(rest)
     in_place[:, order] = rest

@@ -170,20 +170,20 @@ def _edit_of(text: str, mapping: Any, key: str, value: Any, *, beside: str | Non
     first = mapping.value[0][0]
     quoted = first.style == '"'  # as in JSON
     words = json.dumps(value) if quoted else _in_yaml(value)
-    for name, held in mapping.value:
+    for name, node in mapping.value:
         if name.value == key:
-            start = held.start_mark.index
+            start = node.start_mark.index
             # What stands in lines of its own ends where the next thing begins.
-            return start, start + len(text[start : held.end_mark.index].rstrip()), words
+            return start, start + len(text[start : node.end_mark.index].rstrip()), words
     entry = f"{json.dumps(key) if quoted else key}: {words}"
     if mapping.flow_style:
         end = mapping.value[-1][1].end_mark.index
         return end, end, f", {entry}"
     indent = " " * first.start_mark.column
-    held = next((value for name, value in mapping.value if name.value == beside), None)
-    if held is None:
+    node = next((value for name, value in mapping.value if name.value == beside), None)
+    if node is None:
         return first.start_mark.index, first.start_mark.index, f"{entry}\n{indent}"
-    line_end = text.find("\n", held.end_mark.index)
+    line_end = text.find("\n", node.end_mark.index)
     end = len(text) if line_end < 0 else line_end
     return end, end, f"\n{indent}{entry}"
 

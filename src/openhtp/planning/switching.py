@@ -69,14 +69,14 @@ def _hold(client: int, held: bool, now: int) -> Event | None:
 def read_switching(value: WrittenValue | None, clients: Sequence[ClientSpec]) -> tuple[Switched, ...]:
     """The contexts of the key ``switching``; a client is in one of them at most."""
     contexts: list[Switched] = []
-    taken: set[int] = set()
+    switched: set[int] = set()
     for item in value.items() if value is not None else ():
         fields = item.fields(keys.SWITCHING)
         graphs = [_switched_client(name, clients) for name in fields["graphs"].items()]
         for name, number in zip(fields["graphs"].items(), graphs, strict=True):
-            if number in taken or graphs.count(number) > 1:
+            if number in switched or graphs.count(number) > 1:
                 name.fail(f"{clients[number].name!r} is switched twice; each graph is in one context, once")
-        taken.update(graphs)
+        switched.update(graphs)
         room = ranged(fields, "room_mb")
         room_bytes = SESSION_LIMIT_BYTES if room is None else round(room * MIB)
         for name, number in zip(fields["graphs"].items(), graphs, strict=True):

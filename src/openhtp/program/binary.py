@@ -152,11 +152,11 @@ class ByteRange:
 def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
     """The same bytes in as few pieces as possible; ``pieces`` are in the order of the file."""
     ranges: list[ByteRange] = []
-    for piece in pieces:
-        if ranges and ranges[-1].end == piece.begin:
-            ranges[-1] = ByteRange(ranges[-1].begin, piece.end)
+    for byte_range in pieces:
+        if ranges and ranges[-1].end == byte_range.begin:
+            ranges[-1] = ByteRange(ranges[-1].begin, byte_range.end)
         else:
-            ranges.append(piece)
+            ranges.append(byte_range)
     return ranges
 
 
@@ -249,7 +249,7 @@ class ContextBinary:
 
     def bytes_of(self, names: Sequence[str]) -> int:
         """Bytes of everything that these graphs need, header included."""
-        return sum(piece.end - piece.begin for piece in self.ranges(names))
+        return sum(byte_range.end - byte_range.begin for byte_range in self.ranges(names))
 
     def _section(self, number: int) -> FileSection:
         if number >= len(self._sections):

@@ -115,16 +115,16 @@ class FileSource:
         done = 0
         while done < wanted:
             try:
-                got = os.preadv(self._fd, [buffer[done : done + _CHUNK]], begin + done)
+                count = os.preadv(self._fd, [buffer[done : done + _CHUNK]], begin + done)
             except OSError as error:
                 raise BadBinary(f"the binary cannot be read at byte {begin + done}: {error.strerror}") from error
-            if not got:
+            if not count:
                 raise BadBinary(
                     f"the binary ends at byte {begin + done}; it had {bytes_in_words(self.nbytes)}"
                     f" ({self.nbytes} bytes) when it was opened: do not change a file that is in use, and make it"
                     " again from its model"
                 )
-            done += got
+            done += count
         return buffer.toreadonly()
 
     def fileno(self) -> int:

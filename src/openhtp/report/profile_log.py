@@ -67,13 +67,13 @@ def preparation_digest(schematic: Schematic) -> str:
 
     How many tiles and waits there are depends on the clocks, and so does not count.
     """
-    made = {
+    results = {
         (op.owner, op.name, op.dims, op.dtype)
         for op in schematic.ops
         if op.role in (OpRole.COMPUTE, OpRole.CONSTANT) and op.owner != SYSTEM
     }
     nodes = [(node.number, node.name, node.type, node.into) for node in schematic.nodes]
-    whole = (schematic.graph, schematic.soc, schematic.vtcm_bytes, nodes, sorted(made))
+    whole = (schematic.graph, schematic.soc, schematic.vtcm_bytes, nodes, sorted(results))
     return hashlib.sha256(msgspec.msgpack.encode(whole)).hexdigest()[:32]
 
 

@@ -110,7 +110,7 @@ class _Maker:
             return
         threads = self._schedule.hvx_threads if operation.unit is Unit.HVX else 1
         inputs = self._inputs(operation.kernel, kernel)
-        place = len(self.ops)
+        first = len(self.ops)
         for thread in range(threads):
             self._append(
                 operation,
@@ -123,7 +123,7 @@ class _Maker:
                 threads=threads,
             )
         self._computed[operation.kernel] = self.ops[-1].id
-        self._first.setdefault(operation.kernel, range(place, len(self.ops)))
+        self._first.setdefault(operation.kernel, range(first, len(self.ops)))
 
     def add_services(self) -> None:
         """What the system does before each kernel, in the fixed time that a kernel is modelled to cost.
@@ -140,15 +140,15 @@ class _Maker:
                 makers = [self._computed[maker] for maker in self._sources_of(number) if role is OpRole.SYNC]
                 earlier += self._add_service(number, name, role, (at, end), unit, after=tuple(makers))
                 at = end
-            for place in self._first.get(number, ()):
-                self.ops[place] = replace(self.ops[place], after=tuple(earlier))
+            for index in self._first.get(number, ()):
+                self.ops[index] = replace(self.ops[index], after=tuple(earlier))
 
     def _services(self, number: int) -> list[tuple[str, OpRole]]:
         """Data are brought near, partly empty blocks are filled for matrix ops, and HVX ops are put in order."""
         kernel, times = self._program.kernels[number], self._schedule.kernels[number]
         services = [("SystemService", OpRole.READ)]
-        given = [self._program.tensors[name] for name in kernel.inputs if name not in self._program.statics]
-        if Unit.HMX in times.busy and any(spec.shape and spec.shape[-1] % _BLOCK for spec in given[:1]):
+        inputs = [self._program.tensors[name] for name in kernel.inputs if name not in self._program.statics]
+        if Unit.HMX in times.busy and any(spec.shape and spec.shape[-1] % _BLOCK for spec in inputs[:1]):
             services.append(("BlockZapOp", OpRole.COMPUTE))
         if Unit.HMX not in times.busy and self._sources_of(number):
             services.append(("Sync", OpRole.SYNC))
@@ -170,14 +170,14 @@ class _Maker:
         after: tuple[int, ...] = (),
     ) -> list[int]:
         """An op of the system's on each core; it belongs to no node. The ids are those of the new ops."""
-        place = len(self.ops)
+        first = len(self.ops)
         activity = Activity.CHECKPOINT if unit is None else Activity.COMPUTE
         operation = ScheduledOperation(
             kernel=number, tile=None, unit=unit or Unit.DMA, activity=activity, start=times[0], end=times[1]
         )
         tensor = self._result(self._program.kernels[number])
         self._append(operation, name=name, owner=SYSTEM, role=role, tensor=tensor, inputs=(), after=after)
-        return [op.id for op in self.ops[place:]]
+        return [op.id for op in self.ops[first:]]
 
     def regions(self) -> tuple[Region, ...]:
         """The ranges of VTCM in use, with their times."""
@@ -210,10 +210,10 @@ class _Maker:
             after = tuple(self._carried_out[source] for source in sources if source in self._carried_out)
         elif operation.activity is Activity.CHECKPOINT:
             after = self._checkpoint(operation, self._fetched.get(operation.kernel))
-        place = len(self.ops)
+        first = len(self.ops)
         self._append(operation, name=name, owner=owner, role=role, tensor=tensor, inputs=inputs, after=after)
         if operation.activity is Activity.CHECKPOINT:
-            self._waits[operation.kernel] = [op.id for op in self.ops[place:]]
+            self._waits[operation.kernel] = [op.id for op in self.ops[first:]]
         elif operation.activity is Activity.WEIGHTS:
             self._fetched[operation.kernel] = self.ops[-1].id
         elif role is OpRole.READ:

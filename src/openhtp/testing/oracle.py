@@ -57,8 +57,8 @@ def run_op(
     default, as in the library. ``options`` are those of a graph. A call that our own definition of the op refuses
     raises UnsupportedOp or InvalidArgument before the library is asked; a crash of the library raises DeviceLost.
     """
-    node, static, given = _one_node_graph(call, inputs)
-    return _run([node], static, given, soc, options)
+    node, static, feeds = _one_node_graph(call, inputs)
+    return _run([node], static, feeds, soc, options)
 
 
 def run_nodes(
@@ -71,8 +71,8 @@ def run_nodes(
     """
     used = {spec.name: spec for call in calls for spec in call.inputs if spec is not None}
     static = {name: inputs[name] for name, spec in used.items() if spec.kind is TensorKind.STATIC}
-    given = {name: inputs[name] for name, spec in used.items() if spec.kind is TensorKind.APP_WRITE}
-    return _run(calls, static, given, soc, {})
+    feeds = {name: inputs[name] for name, spec in used.items() if spec.kind is TensorKind.APP_WRITE}
+    return _run(calls, static, feeds, soc, {})
 
 
 def validate_op(call: OpCall, data: Mapping[str, Array] | None = None, *, soc: int | str | None = None) -> None:
@@ -94,13 +94,13 @@ def validate_op(call: OpCall, data: Mapping[str, Array] | None = None, *, soc: i
 def _run(
     calls: Sequence[OpCall],
     static: Mapping[str, Array],
-    given: Mapping[str, Array],
+    feeds: Mapping[str, Array],
     soc: int | str | None,
     options: Mapping[str, Any],
 ) -> dict[str, Array]:
     binary = _program(calls, static, options).to_bytes()
     with _watched(device_for(soc)) as device, device.create_context_from_binary(binary) as context:
-        return context.graph("oracle").execute(given or None)
+        return context.graph("oracle").execute(feeds or None)
 
 
 def _program(calls: Sequence[OpCall], static: Mapping[str, Array], options: Mapping[str, Any]) -> QnnProgram:
@@ -174,6 +174,6 @@ def _one_node_graph(
     if complete and set(inputs) != set(wanted):
         raise InvalidArgument(f"{call.op} {call.name!r} got data for {sorted(inputs)}; expected {sorted(wanted)}")
     static = {name: inputs[name] for name, spec in wanted.items() if spec.kind is TensorKind.STATIC}
-    given = {name: array for name, array in inputs.items() if name not in static}
+    feeds = {name: array for name, array in inputs.items() if name not in static}
     results = tuple(as_kind(spec, TensorKind.APP_READ) for spec in call.outputs)
-    return dataclasses.replace(call, inputs=sources, outputs=results), static, given
+    return dataclasses.replace(call, inputs=sources, outputs=results), static, feeds

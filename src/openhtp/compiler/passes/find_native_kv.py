@@ -199,7 +199,7 @@ class _Search:
     # Rules for each cache, and for all together
 
     def _check_all_or_none(self, scatters: list[_Scatter]) -> None:
-        names = list(dict.fromkeys(found.cache.name for found in scatters))
+        names = list(dict.fromkeys(scatter.cache.name for scatter in scatters))
         flat = [name for name in names if self._tensors[name].data_format is not _NATIVE]
         if flat and len(flat) < len(names):
             raise InvalidArgument(
@@ -208,8 +208,8 @@ class _Search:
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
 
-    def _check_cache(self, found: _Scatter) -> None:
-        cache = found.cache
+    def _check_cache(self, scatter: _Scatter) -> None:
+        cache = scatter.cache
         if cache.dtype is not DType.UFIXED_POINT_8 or not isinstance(cache.quant, ScaleOffset):
             _invalid(f"native KV needs ufixed8 with offset -128; {cache.name!r} is {cache.dtype.short}")
         if cache.quant.offset != -128:
@@ -217,7 +217,7 @@ class _Search:
                 f"native KV needs ufixed8 with offset -128; {cache.name!r} has {cache.quant.offset}. Requantize KV"
                 " symmetrically"
             )
-        context, head_dim = cache.shape[-2:] if found.side == "value" else cache.shape[:-3:-1]
+        context, head_dim = cache.shape[-2:] if scatter.side == "value" else cache.shape[:-3:-1]
         problem = sizes_problem(context, head_dim)
         if problem is not None:
             _invalid(f"native cache {cache.name!r} {list(cache.shape)}: {problem}")
@@ -228,29 +228,29 @@ class _Search:
                 f"a native context of {context} does not fit {vtcm / MIB:.3g} MB of VTCM ({soc.name}); expected"
                 f" less than {_SMALL_VTCM_CONTEXT}"
             )
-        if found.tokens > MOST_NEW_TOKENS:
+        if scatter.tokens > MOST_NEW_TOKENS:
             _unsupported(
-                f"AR-{found.tokens} is more than the {MOST_NEW_TOKENS} tokens that a native cache takes in one"
+                f"AR-{scatter.tokens} is more than the {MOST_NEW_TOKENS} tokens that a native cache takes in one"
                 f" pass; export AR-{MOST_NEW_TOKENS} or less"
             )
-        self._check_new(found, head_dim)
-        self._check_reader(found)
+        self._check_new(scatter, head_dim)
+        self._check_reader(scatter)
 
-    def _check_new(self, found: _Scatter, head_dim: int) -> None:
+    def _check_new(self, scatter: _Scatter, head_dim: int) -> None:
         """New values that take more than one tile have to be made by an op."""
-        name = found.node.nodes[0].inputs[2] or ""
+        name = scatter.node.nodes[0].inputs[2] or ""
         maker = self._uses.maker(name)
-        while maker is not None and (maker.op == "Reshape" or (maker.op == "Transpose" and found.tokens == 1)):
+        while maker is not None and (maker.op == "Reshape" or (maker.op == "Transpose" and scatter.tokens == 1)):
             name = maker.nodes[0].inputs[0] or ""
             maker = self._uses.maker(name)
-        if found.side == "value" and head_dim > HEAD_DIM_MULTIPLE and maker is None:
+        if scatter.side == "value" and head_dim > HEAD_DIM_MULTIPLE and maker is None:
             _unsupported(
-                f"new values of {found.cache.name!r} come from the client as they are ({name!r}), with head_dim"
+                f"new values of {scatter.cache.name!r} come from the client as they are ({name!r}), with head_dim"
                 f" {head_dim}; an HTP would read them row by row: expected an op that makes them, such as Convert"
             )
 
-    def _check_reader(self, found: _Scatter) -> None:
-        joined = found.node.outputs[0]
+    def _check_reader(self, scatter: _Scatter) -> None:
+        joined = scatter.node.outputs[0]
         if self._uses.is_output(joined):
             _unsupported(
                 f"output {joined!r} is the whole cache with new tokens; expected only the new ones as output"
@@ -258,7 +258,8 @@ class _Search:
         for reader in self._uses.readers(joined):
             if reader.op != "MatMul" or reader.nodes[0].inputs[1] != joined:
                 _unsupported(
-                    f"{found.side} cache {found.cache.name!r} goes to {reader.op} {reader.name!r}; expected MatMul"
+                    f"{scatter.side} cache {scatter.cache.name!r} goes to {reader.op} {reader.name!r};"
+                    " expected MatMul"
                 )
             left = self._tensors[reader.nodes[0].inputs[0] or ""]
             if self._program.soc.arch == _NARROW_ARCH and left.dtype.bits == 8:
@@ -268,14 +269,14 @@ class _Search:
                 )
 
     def _check_alike(self, first: _Scatter, native: list[_Scatter]) -> None:
-        for found in native:
-            if (found.index, found.tokens, _context(found)) != (first.index, first.tokens, _context(first)):
+        for scatter in native:
+            if (scatter.index, scatter.tokens, _context(scatter)) != (first.index, first.tokens, _context(first)):
                 _unsupported(
-                    f"{found.cache.name!r} takes {found.tokens} tokens at {found.index!r} in a context of"
-                    f" {_context(found)}, {first.cache.name!r} {first.tokens} at {first.index!r} in"
+                    f"{scatter.cache.name!r} takes {scatter.tokens} tokens at {scatter.index!r} in a context of"
+                    f" {_context(scatter)}, {first.cache.name!r} {first.tokens} at {first.index!r} in"
                     f" {_context(first)}; expected one of each for all layers"
                 )
-        sides = {found.side for found in native}
+        sides = {scatter.side for scatter in native}
         if len(sides) == 1:
             _invalid(f"only the {sides.pop()} caches are native; expected keys and values of all layers, or none")
         for reader in self._uses.readers(first.index):
@@ -286,7 +287,7 @@ class _Search:
                 )
 
     def _outputs(self, native: list[_Scatter]) -> list[NativeTensor]:
-        new = {found.node.nodes[0].inputs[2]: found.side for found in native}
+        new = {scatter.node.nodes[0].inputs[2]: scatter.side for scatter in native}
         result = []
         for spec in self._program.outputs:
             if spec.data_format is not _NATIVE:
@@ -308,9 +309,9 @@ class _Search:
             result.append(NativeTensor(spec.name, side))
         return result
 
-    def _mask(self, found: _Scatter) -> MaskInput | None:
+    def _mask(self, scatter: _Scatter) -> MaskInput | None:
         """The input that says which positions take part, and how."""
-        sizes = (found.tokens, _context(found))
+        sizes = (scatter.tokens, _context(scatter))
         for spec in self._program.inputs:
             if spec.shape[-2:] != sizes or spec.data_format is _NATIVE or spec.dtype.is_float:
                 continue
@@ -326,8 +327,8 @@ class _Search:
         return None
 
 
-def _context(found: _Scatter) -> int:
-    return found.cache.shape[-1 if found.side == "key" else -2]
+def _context(scatter: _Scatter) -> int:
+    return scatter.cache.shape[-1 if scatter.side == "key" else -2]
 
 
 def _unsupported(problem: str) -> NoReturn:

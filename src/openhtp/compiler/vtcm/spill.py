@@ -60,101 +60,103 @@ class _Walk:
         self._transfers: list[DmaTransfer] = []
         self._handed_over: set[int] = set()
         self._uses: list[list[int]] = [[] for _ in lumps]
-        for place, lump in enumerate(lumps):
+        for number, lump in enumerate(lumps):
             for maker in lump.reads:
-                self._uses[maker].append(place)
+                self._uses[maker].append(number)
 
     def run(self) -> Walked:
-        for place, lump in enumerate(self._lumps):
-            self._move(place, place, Move.LOAD, lump.loaded)
-            strips = self._strips(place, lump)
+        for number, lump in enumerate(self._lumps):
+            self._move(number, number, Move.LOAD, lump.loaded)
+            strips = self._strips(number, lump)
             for maker in lump.reads:
-                self._fill(place, maker)
-            self._make(place, lump)
-            self._move(place, place, Move.STORE, lump.stored)
+                self._fill(number, maker)
+            self._make(number, lump)
+            self._move(number, number, Move.STORE, lump.stored)
             if strips is not None:
-                self._drop(strips, place)
-            for maker in (*lump.reads, place):
-                if maker in self._here and not self._needed_after(maker, place):
-                    self._leave(maker, place)
+                self._drop(strips, number)
+            for maker in (*lump.reads, number):
+                if maker in self._here and not self._needed_after(maker, number):
+                    self._leave(maker, number)
         return Walked(self._placements, self._transfers, self._handed_over)
 
-    def _strips(self, place: int, lump: Lump) -> _Resident | None:
+    def _strips(self, number: int, lump: Lump) -> _Resident | None:
         """Find room for the pieces under way. There always is some: strips are small compared with VTCM."""
         size = aligned(lump.strip)
         if not size:
             return None
-        offset = self._make_room(size, place, keep=lump.reads)
+        offset = self._make_room(size, number, keep=lump.reads)
         if offset is None:
-            offset = self._make_room(size, place, keep=())
+            offset = self._make_room(size, number, keep=())
         if offset is None:
             size = self._arena.largest
             offset = self._arena.take(size)
-        return None if offset is None else _Resident(offset, size, place, 0)
+        return None if offset is None else _Resident(offset, size, number, 0)
 
-    def _drop(self, strips: _Resident, place: int) -> None:
+    def _drop(self, strips: _Resident, number: int) -> None:
         self._arena.give(strips.offset, strips.nbytes)
-        self._placements.append(Placement(place, RangeRole.STRIP, strips.offset, strips.nbytes, place, place))
+        self._placements.append(Placement(number, RangeRole.STRIP, strips.offset, strips.nbytes, number, number))
 
-    def _fill(self, place: int, maker: int) -> None:
+    def _fill(self, number: int, maker: int) -> None:
         """Bring an input back: whole if there is room and another reader to come, otherwise in strips."""
         if maker in self._handed_over:
             return
         whole = self._lumps[maker].nbytes
         here = self._here.get(maker)
         if here is not None:
-            self._move(place, maker, Move.FILL, max(0, whole - here.nbytes))
+            self._move(number, maker, Move.FILL, max(0, whole - here.nbytes))
             return
-        self._move(place, maker, Move.FILL, whole)
-        if self._needed_after(maker, place):
+        self._move(number, maker, Move.FILL, whole)
+        if self._needed_after(maker, number):
             offset = self._arena.take(aligned(whole)) if whole else None
             if offset is not None:
-                self._here[maker] = _Resident(offset, aligned(whole), place, whole)
+                self._here[maker] = _Resident(offset, aligned(whole), number, whole)
 
-    def _make(self, place: int, lump: Lump) -> None:
-        if not lump.nbytes or not self._uses[place]:
+    def _make(self, number: int, lump: Lump) -> None:
+        if not lump.nbytes or not self._uses[number]:
             return
         size = aligned(lump.nbytes)
-        offset = self._arena.take(size) if self._goes_on(place) else self._make_room(size, place, keep=lump.reads)
-        if offset is None and self._goes_on(place):
+        offset = (
+            self._arena.take(size) if self._goes_on(number) else self._make_room(size, number, keep=lump.reads)
+        )
+        if offset is None and self._goes_on(number):
             size = min(aligned(lump.strip), self._arena.largest)
             offset = self._arena.take(size) if size else None
-            self._handed_over.add(place)
+            self._handed_over.add(number)
         elif offset is None:
             # In part: the rest goes through strips and waits in DDR.
             size = self._arena.largest
             offset = self._arena.take(size) if size else None
-            self._move(place, place, Move.SPILL, lump.nbytes - size)
+            self._move(number, number, Move.SPILL, lump.nbytes - size)
         if offset is not None:
-            self._here[place] = _Resident(offset, size, place, max(0, lump.nbytes - size))
+            self._here[number] = _Resident(offset, size, number, max(0, lump.nbytes - size))
 
-    def _goes_on(self, place: int) -> bool:
+    def _goes_on(self, number: int) -> bool:
         """Whether the next kernel that makes anything is the only one to read this result, both in strips."""
-        uses = self._uses[place]
-        if len(uses) != 1 or not self._lumps[place].tiled or not self._lumps[uses[0]].tiled:
+        uses = self._uses[number]
+        if len(uses) != 1 or not self._lumps[number].tiled or not self._lumps[uses[0]].tiled:
             return False
-        return not any(lump.nbytes or lump.reads for lump in self._lumps[place + 1 : uses[0]])
+        return not any(lump.nbytes or lump.reads for lump in self._lumps[number + 1 : uses[0]])
 
-    def _make_room(self, size: int, place: int, keep: tuple[int, ...]) -> int | None:
+    def _make_room(self, size: int, number: int, keep: tuple[int, ...]) -> int | None:
         """A range of ``size`` bytes. Evicts other results if necessary, first those that are needed last."""
         offset = self._arena.take(size)
         if offset is not None:
             return offset
         others = [maker for maker in self._here if maker not in keep and maker not in self._handed_over]
-        others.sort(key=lambda maker: (-self._next_use(maker, place), maker))
+        others.sort(key=lambda maker: (-self._next_use(maker, number), maker))
         for maker in others:
-            self._evict(maker, place)
+            self._evict(maker, number)
             offset = self._arena.take(size)
             if offset is not None:
                 return offset
         return None
 
-    def _evict(self, maker: int, place: int) -> None:
+    def _evict(self, maker: int, number: int) -> None:
         here = self._here[maker]
         whole = self._lumps[maker].nbytes
-        self._move(place, maker, Move.SPILL, max(0, whole - here.in_ddr))
+        self._move(number, maker, Move.SPILL, max(0, whole - here.in_ddr))
         # The present kernel takes the range, so its owner had it until the kernel before.
-        self._leave(maker, place - 1)
+        self._leave(maker, number - 1)
 
     def _leave(self, maker: int, last: int) -> None:
         here = self._here.pop(maker)
@@ -162,15 +164,15 @@ class _Walk:
         if here.first <= last:
             self._placements.append(Placement(maker, RangeRole.RESULT, here.offset, here.nbytes, here.first, last))
 
-    def _next_use(self, maker: int, place: int) -> int:
-        return next((use for use in self._uses[maker] if use >= place), len(self._lumps))
+    def _next_use(self, maker: int, number: int) -> int:
+        return next((use for use in self._uses[maker] if use >= number), len(self._lumps))
 
-    def _needed_after(self, maker: int, place: int) -> bool:
-        return bool(self._uses[maker]) and self._uses[maker][-1] > place
+    def _needed_after(self, maker: int, number: int) -> bool:
+        return bool(self._uses[maker]) and self._uses[maker][-1] > number
 
-    def _move(self, place: int, maker: int, move: Move, nbytes: int) -> None:
+    def _move(self, number: int, maker: int, move: Move, nbytes: int) -> None:
         if nbytes > 0:
-            self._transfers.append(DmaTransfer(place, maker, move, nbytes))
+            self._transfers.append(DmaTransfer(number, maker, move, nbytes))
 
 
 ALIGNMENT = 2048
@@ -200,17 +202,17 @@ class Arena:
         if not fitting:
             return None
         size, offset = min(fitting) if self._best_fit else min(fitting, key=lambda hole: hole[1])
-        place = bisect.bisect_left(self._holes, (offset, 0))
-        self._holes[place : place + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
+        index = bisect.bisect_left(self._holes, (offset, 0))
+        self._holes[index : index + 1] = [(offset + nbytes, size - nbytes)] if size > nbytes else []
         return offset
 
     def give(self, offset: int, nbytes: int) -> None:
         """Take a range back, and join it with the holes beside it."""
-        place = bisect.bisect_left(self._holes, (offset, 0))
+        index = bisect.bisect_left(self._holes, (offset, 0))
         end = offset + nbytes
-        if place < len(self._holes) and self._holes[place][0] == end:
-            end += self._holes.pop(place)[1]
-        if place and sum(self._holes[place - 1]) == offset:
-            offset = self._holes.pop(place - 1)[0]
-            place -= 1
-        self._holes.insert(place, (offset, end - offset))
+        if index < len(self._holes) and self._holes[index][0] == end:
+            end += self._holes.pop(index)[1]
+        if index and sum(self._holes[index - 1]) == offset:
+            offset = self._holes.pop(index - 1)[0]
+            index -= 1
+        self._holes.insert(index, (offset, end - offset))

@@ -119,9 +119,9 @@ def loaded(
     ready: list[Ready],
 ) -> ms.Reply:
     """Let executions find graphs that are ready: all of them, or none if the scheduler refuses one."""
-    session, held = context.session, room.held
-    graphs = [_graph(core.new_number(), context, source, held) for source in ready]
-    context.weights.append(held)
+    session, memory = context.session, room.held
+    graphs = [_graph(core.new_number(), context, source, memory) for source in ready]
+    context.weights.append(memory)
     try:
         for graph, source, asks in zip(graphs, ready, wanted, strict=True):
             _add(core, graph, source.info.options, asks)
@@ -133,7 +133,7 @@ def loaded(
                 core.free_graph(session, graph)
             else:
                 graph.close()
-        context.weights.remove(held)
+        context.weights.remove(memory)
         context.switcher = None
         raise
     if not isinstance(room, SwitchedRoom):
@@ -147,10 +147,10 @@ def loaded(
     )
 
 
-def _graph(number: int, context: DeviceContext, ready: Ready, held: HeldMemory) -> DeviceGraph:
+def _graph(number: int, context: DeviceContext, ready: Ready, memory: HeldMemory) -> DeviceGraph:
     can_change = ready.info.updateables and isinstance(ready.loaded, (UpdateableProgram, Unloaded))
     kind = UpdateableGraph if can_change else DeviceGraph
-    return kind(number, context, ready.info, ready.loaded, ready.program, held)
+    return kind(number, context, ready.info, ready.loaded, ready.program, memory)
 
 
 def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms.WantedGraph) -> None:

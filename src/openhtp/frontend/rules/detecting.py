@@ -13,10 +13,10 @@ _LOWEST = -65504.0
 
 
 def _scalar(site: Site, index: int, default: float) -> float:
-    given = site.constant(index)
-    if given is None and site.has(index):
+    constant = site.constant(index)
+    if constant is None and site.has(index):
         site.refuse(f"input {index} ({site.node.inputs[index]!r}) is computed", "make it a constant")
-    return default if given is None else float(np.asarray(given).reshape(-1)[0])
+    return default if constant is None else float(np.asarray(constant).reshape(-1)[0])
 
 
 def _non_max_suppression(site: Site) -> None:

@@ -49,10 +49,12 @@ def _hard_sigmoid(site: Site) -> None:
 def _clip(site: Site) -> None:
     bounds = []
     for index, name, infinite in ((1, "min", -np.inf), (2, "max", np.inf)):
-        given = site.constant(index) if index < len(site.node.inputs) else None
-        if given is None and site.has(index):
+        constant = site.constant(index) if index < len(site.node.inputs) else None
+        if constant is None and site.has(index):
             site.refuse(f"its {name} is computed", "make it a constant, or use Min and Max")
-        bounds.append(float(np.asarray(given).reshape(-1)[0]) if given is not None else site.attr(name, infinite))
+        bounds.append(
+            float(np.asarray(constant).reshape(-1)[0]) if constant is not None else site.attr(name, infinite)
+        )
     low, high = bounds
     if low > high:
         # ONNX: every result is then the maximum.

@@ -70,9 +70,9 @@ def _operands(site: Site, x: TensorSpec, number: int, units: int) -> list[Tensor
         operands[from_hidden] = site.static(recurrent[rows], x.dtype)
         # ONNX has two biases and adds both.
         operands[bias] = site.static(biases[: 4 * units][rows] + biases[4 * units :][rows], x.dtype)
-    for index, place in ((5, _HIDDEN), (6, _CELL)):
+    for index, operand in ((5, _HIDDEN), (6, _CELL)):
         if site.has(index):
-            operands[place] = _state(site, index, number, x)
+            operands[operand] = _state(site, index, number, x)
     return operands
 
 

@@ -13,12 +13,12 @@ from openhtp.frontend.values import Perm
 
 def _axes(site: Site, rank: int) -> list[int] | None:
     """Axes to reduce, from the attribute or the input; None for a node that does nothing."""
-    given = site.attr("axes")
-    if given is None and site.has(1):
-        given = site.ints(1)
-    if not given:
+    axes = site.attr("axes")
+    if axes is None and site.has(1):
+        axes = site.ints(1)
+    if not axes:
         return None if site.attr("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted({site.axis(axis, rank) for axis in given})
+    return sorted({site.axis(axis, rank) for axis in axes})
 
 
 def _without(perm: Perm, axes: list[int]) -> Perm:

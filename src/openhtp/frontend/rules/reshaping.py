@@ -23,8 +23,8 @@ def _same_elements(site: Site) -> None:
     value, (dtype, quant) = site.value(0), site.stored_as()
     shape = site.out_type().shape
     if value.data is not None and (value.dtype, value.quant) == (dtype, quant):
-        made = OnnxValue(site.node.outputs[0], shape, dtype, quant, value.data.reshape(shape))
-        site.result(0, made)
+        result = OnnxValue(site.node.outputs[0], shape, dtype, quant, value.data.reshape(shape))
+        site.result(0, result)
         return
     site.emit("Reshape", [site.in_order(0)], [site.give()])
 
@@ -55,7 +55,7 @@ def _identity(site: Site) -> None:
 def _expand(site: Site) -> None:
     value, shape = site.value(0), site.out_type().shape
     whole = (1,) * (len(shape) - value.rank) + value.shape
-    multiples = [size // given if given == 1 else 1 for size, given in zip(shape, whole, strict=True)]
+    multiples = [size // present if present == 1 else 1 for size, present in zip(shape, whole, strict=True)]
     _tile_by(site, whole, multiples)
 
 

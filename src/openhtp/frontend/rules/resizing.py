@@ -94,8 +94,8 @@ def _scales(site: Site, old: bool) -> Array | None:
     if "scales" in site.node.attrs:
         return np.asarray(site.attr("scales"))
     index = 1 if old else 2
-    given = site.constant(index) if site.has(index) else None
-    return given if given is not None and given.size else None
+    constant = site.constant(index) if site.has(index) else None
+    return constant if constant is not None and constant.size else None
 
 
 def _check_exact(site: Site, before: tuple[int, ...], after: tuple[int, ...], scales: Array) -> None:

@@ -187,9 +187,9 @@ def _padded(site: Site, x: TensorSpec, window: SpatialWindow) -> TensorSpec:
 
 def site_reshaped(site: Site, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
     """A tensor in another shape, stored the same way."""
-    made = site.between(shape, spec)
-    site.emit("Reshape", [spec], [made])
-    return made
+    target = site.between(shape, spec)
+    site.emit("Reshape", [spec], [target])
+    return target
 
 
 def _pool(site: Site, kind: str, params: dict[str, Any]) -> None:

@@ -65,16 +65,14 @@ def stored(
     """
     source, ranges = binary.source, binary.ranges(names)
     places = [binary.graph_names.index(name) for name in names]
-    nbytes = sum(piece.end - piece.begin for piece in ranges)
+    nbytes = sum(part.end - part.begin for part in ranges)
     if isinstance(source, FileSource):
         handed = HandedGraph(nbytes, (source.fileno(),))
         return Sending(places, lambda: contextlib.nullcontext(handed), buffers)
-    apart = [] if buffers is None else [(piece.begin, piece.end) for piece in buffers.pieces]
-    wanted = [
-        piece for piece in ranges if not any(begin <= piece.begin and piece.end <= end for begin, end in apart)
-    ]
+    apart = [] if buffers is None else [(part.begin, part.end) for part in buffers.pieces]
+    wanted = [part for part in ranges if not any(begin <= part.begin and part.end <= end for begin, end in apart)]
     pieces = itertools.chain.from_iterable(
-        chunks(piece.begin, piece.end, source.read, check) for piece in joined(wanted)
+        chunks(part.begin, part.end, source.read, check) for part in joined(wanted)
     )
     return Sending(places, lambda: _in_memory(nbytes, unchangeable(source.nbytes, pieces)), buffers)
 
@@ -108,8 +106,8 @@ def load_graphs(
                 context=context.number,
                 nbytes=_within_a_session(handed.nbytes, orders),
                 graphs=[
-                    ms.WantedGraph(place=place, priority=int(order.graph.priority), core=order.graph.core)
-                    for place, order in zip(sending.places, orders, strict=True)
+                    ms.WantedGraph(place=number, priority=int(order.graph.priority), core=order.graph.core)
+                    for number, order in zip(sending.places, orders, strict=True)
                 ],
                 opening=opening,
                 options=options,

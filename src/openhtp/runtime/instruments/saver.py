@@ -124,9 +124,9 @@ class Saver:
 
     # Values
 
-    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options as JSON can hold them: an object of ours as its number, other values that JSON lacks as text."""
-        return {name: self._plain(value) for name, value in given.items() if value is not None}
+        return {name: self._plain(value) for name, value in options.items() if value is not None}
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, enum.Enum):

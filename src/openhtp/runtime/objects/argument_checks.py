@@ -86,11 +86,11 @@ def check_shape(what: str, shape: object, status: Status = st.QNN_TENSOR_ERROR_I
     return tuple(size for size in sizes if size is not None)
 
 
-def check_callable(what: str, given: object, takes: str) -> None:
+def check_callable(what: str, function: object, takes: str) -> None:
     """None, or a function."""
-    if given is not None and not callable(given):
+    if function is not None and not callable(function):
         raise InvalidArgument(
-            f"{what} is a {type(given).__name__}; expected a function of {takes}",
+            f"{what} is a {type(function).__name__}; expected a function of {takes}",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )
 
@@ -105,10 +105,10 @@ def check_timeout(timeout: object) -> float | None:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
-def check_handle(what: str, given: object, kind: type) -> None:
+def check_handle(what: str, handle: object, kind: type) -> None:
     """None, or a handle of the right kind."""
-    if given is not None and not isinstance(given, kind):
+    if handle is not None and not isinstance(handle, kind):
         raise InvalidArgument(
-            f"{what} is a {type(given).__name__}; expected a {what} handle of this backend or None",
+            f"{what} is a {type(handle).__name__}; expected a {what} handle of this backend or None",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )

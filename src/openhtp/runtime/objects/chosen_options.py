@@ -68,22 +68,22 @@ class ExtensionsConfig:
 
             self._config = as_config(source)
 
-    def device(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def device(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Options of the device."""
         by_default = {"soc": DOCUMENTED_SOC} if self._documented else {}
-        return {**by_default, **({} if self._config is None else self._config.device_options()), **given}
+        return {**by_default, **({} if self._config is None else self._config.device_options()), **chosen}
 
-    def context(self, given: Mapping[str, Any], origin: ContextOrigin) -> dict[str, Any]:
+    def context(self, chosen: Mapping[str, Any], origin: ContextOrigin) -> dict[str, Any]:
         """Options of a context of this origin."""
-        return {**({} if self._config is None else self._config.context_options(origin)), **given}
+        return {**({} if self._config is None else self._config.context_options(origin)), **chosen}
 
-    def graph(self, name: str, given: Mapping[str, Any], soc: SocSpec | None = None) -> dict[str, Any]:
+    def graph(self, name: str, chosen: Mapping[str, Any], soc: SocSpec | None = None) -> dict[str, Any]:
         """Options of a graph.
 
         A value in one unit replaces the config's value in another unit. ``soc`` limits the default VTCM to what
         this chip has.
         """
-        options = dict(given)
+        options = dict(chosen)
         if self._config is not None:
             options = _beneath(options, self._config.graph_options(name))
         if self._documented:
@@ -198,10 +198,10 @@ def enabled_graphs(chosen: OptionValues, binary: ContextBinary) -> tuple[str, ..
         if name not in known:
             raise _unknown("enable_graphs", name, "the binary has", known)
     retained = chosen.graph_retention_order or ()
-    for place, name in enumerate(retained):
+    for number, name in enumerate(retained):
         if name not in enabled:
             raise _unknown("graph_retention_order", name, "graphs that are enabled are", enabled)
-        if name in retained[:place]:
+        if name in retained[:number]:
             raise InvalidArgument(
                 f"graph_retention_order names {shown(name)} twice; name each graph once, the most important first",
                 st.QNN_CONTEXT_ERROR_INVALID_CONFIG,

@@ -253,13 +253,13 @@ class Context:
                 graph.finalize(profile=profile, signal=signal)
 
     def _own(self, graphs: Iterable[Graph]) -> list[Graph]:
-        given = items_of(graphs)
-        if given is None or not all(isinstance(graph, Graph) and graph.context is self for graph in given):
+        items = items_of(graphs)
+        if items is None or not all(isinstance(graph, Graph) and graph.context is self for graph in items):
             raise InvalidArgument(
                 f"graphs is {shown(graphs)}; expected a list of graphs of this context",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
-        return given
+        return items
 
     def get_binary(self) -> bytes:
         """The context as bytes that ``Device.create_context_from_binary`` takes. All graphs must be finalized."""

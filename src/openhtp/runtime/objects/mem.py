@@ -152,20 +152,20 @@ class Mem:
                 st.QNN_MEM_ERROR_INVALID_ARGUMENT,
             )
         batch = check_count("batch", batch, MAX_BATCH, status=st.QNN_MEM_ERROR_INVALID_ARGUMENT)
-        given = None if shape is None else check_shape("the array", shape, st.QNN_MEM_ERROR_INVALID_SHAPE)
-        if given is not None and min(given, default=0) < 0:
+        sizes = None if shape is None else check_shape("the array", shape, st.QNN_MEM_ERROR_INVALID_SHAPE)
+        if sizes is not None and min(sizes, default=0) < 0:
             raise InvalidArgument(
-                f"shape of the array is {list(given)}; expected no size below 0", st.QNN_MEM_ERROR_INVALID_SHAPE
+                f"shape of the array is {list(sizes)}; expected no size below 0", st.QNN_MEM_ERROR_INVALID_SHAPE
             )
         kind = None if dtype is None else _element_type(dtype)
-        if given is not None and kind is not None:
-            return given, kind
+        if sizes is not None and kind is not None:
+            return sizes, kind
         if isinstance(tensor, str):
             spec = self._of.find_spec(tensor)
         else:
             spec = tensor.spec if isinstance(tensor, Tensor) else tensor
         full = batched(spec.shape, batch)
-        return full if given is None else given, spec.dtype.numpy if kind is None else kind
+        return full if sizes is None else sizes, spec.dtype.numpy if kind is None else kind
 
     def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
         """Where this memory carries a tensor when the Mem itself was passed as its value."""
@@ -314,13 +314,13 @@ class ContextMemory:
         """Ask the device for memory before any of it is allocated; returns its number there."""
         link = self._context.link
         message = ms.RegisterMemory(context=self._context.number, nbytes=buffer.nbytes)
-        made = link.request(message, (buffer.fd,), lambda made: ms.DeregisterMemory(memory=made.value)).value
+        number = link.request(message, (buffer.fd,), lambda answer: ms.DeregisterMemory(memory=answer.value)).value
         try:
             buffer.take()
         except BaseException:
-            tidying.post((link.tell, (ms.DeregisterMemory(memory=made),)))
+            tidying.post((link.tell, (ms.DeregisterMemory(memory=number),)))
             raise
-        return made
+        return number
 
     def _give_up(self, number: int, buffer: SharedBuffer) -> None:
         """Give memory back whose caller was refused or interrupted."""

@@ -61,12 +61,12 @@ class Modelled:
 
         program = self._compile()
         with self._lock:
-            found = self._schematics.get(clocks)
-            if found is None:
+            known = self._schematics.get(clocks)
+            if known is None:
                 while len(self._schematics) >= _MOST_KEPT:
                     self._schematics.pop(next(iter(self._schematics)))
-                found = self._schematics[clocks] = schematic_of(program, core=self._core, clocks=clocks)
-            return found
+                known = self._schematics[clocks] = schematic_of(program, core=self._core, clocks=clocks)
+            return known
 
     @property
     def is_known(self) -> bool:
@@ -81,13 +81,13 @@ class Modelled:
         """Cycles of all nodes, as a detailed or linting profile has them; the same for every run."""
         from openhtp.report.linting import cycles_event, linting_event
 
-        found = self._events.get((level, clocks))
-        if found is None:
+        known = self._events.get((level, clocks))
+        if known is None:
             told = linting_event if level is ProfileLevel.LINTING else cycles_event
             if len(self._events) >= _MOST_KEPT:
                 self._events.clear()
-            found = self._events[level, clocks] = told(self.schematic(clocks))
-        return found
+            known = self._events[level, clocks] = told(self.schematic(clocks))
+        return known
 
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
@@ -137,10 +137,10 @@ def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
     cuts = Cuts(whole) if steps == len(program.steps) else Cuts() if steps == 1 else cuts_of(program)
     if cuts.segments != steps:
         return []
-    found = []
+    by_step = []
     for begin, end in pairwise((0, *cuts.after, len(program.steps))):
         nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
         names = (tuple(node.name for node in nodes), tuple(node.op for node in nodes))
         # A step that is computed in strips appears once for each strip.
-        found += [names] * (1 + len(cuts.rows.get(begin, ())))
-    return found
+        by_step += [names] * (1 + len(cuts.rows.get(begin, ())))
+    return by_step

@@ -65,7 +65,7 @@ class PowerConfig:
         self._polling_us: int | None = None
         self._adaptive_us = 0
         message = ms.CreatePowerConfig(core=core)
-        self.id = link.request(message, undo=lambda made: ms.DestroyPowerConfig(config=made.value)).value
+        self.id = link.request(message, undo=lambda answer: ms.DestroyPowerConfig(config=answer.value)).value
 
     def set(
         self,
@@ -255,14 +255,14 @@ def _profile(config: int, name: object, times: Mapping[str, int | None]) -> ms.S
     return msgspec.structs.replace(message, **chosen)
 
 
-def _vote(kind: type[_V], given: object, name: str) -> _V | None:
+def _vote(kind: type[_V], vote: object, name: str) -> _V | None:
     """A vote, given as one or as its fields."""
-    if given is None or isinstance(given, kind):
-        return given
-    if not isinstance(given, Mapping):
-        refuse(f"{name} is {shown(given)}; expected a {kind.__name__}, or a mapping of its fields")
-    unknown = sorted(str(field) for field in given if field not in kind.__dataclass_fields__)
+    if vote is None or isinstance(vote, kind):
+        return vote
+    if not isinstance(vote, Mapping):
+        refuse(f"{name} is {shown(vote)}; expected a {kind.__name__}, or a mapping of its fields")
+    unknown = sorted(str(field) for field in vote if field not in kind.__dataclass_fields__)
     if unknown:
         known = ", ".join(kind.__dataclass_fields__)
         refuse(f"{name} has no field {unknown[0]!r}; expected some of {known}")
-    return kind(**given)
+    return kind(**vote)

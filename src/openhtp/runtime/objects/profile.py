@@ -46,14 +46,14 @@ class Profile:
 
         They are worked out at the first call: a detailed profile compiles the graph again to describe its ops.
         """
-        found = self.sheet.found
-        if found is not self._told[0]:
+        filled = self.sheet.found
+        if filled is not self._told[0]:
             events = (
-                execute_events(found, self.level, optrace=self.optrace)
-                if isinstance(found, Executed)
-                else (() if found is None else found.events)
+                execute_events(filled, self.level, optrace=self.optrace)
+                if isinstance(filled, Executed)
+                else (() if filled is None else filled.events)
             )
-            self._told = found, events[: self.max_events]
+            self._told = filled, events[: self.max_events]
         return self._told[1]
 
     def event(self, number: int) -> ProfileEvent | None:
@@ -67,30 +67,30 @@ class Profile:
     @property
     def soc(self) -> str:
         """The chip that the last call ran on; empty if it was no execution."""
-        found = self.sheet.found
-        return found.modelled.soc if isinstance(found, Executed) and found.modelled is not None else ""
+        filled = self.sheet.found
+        return filled.modelled.soc if isinstance(filled, Executed) and filled.modelled is not None else ""
 
     def schematic(self) -> Schematic | None:
         """What was run, op by op on the chip (modelled); None if that is not known."""
-        found = self.sheet.found
-        if not isinstance(found, Executed) or found.modelled is None or not found.modelled.is_known:
+        filled = self.sheet.found
+        if not isinstance(filled, Executed) or filled.modelled is None or not filled.modelled.is_known:
             return None
-        return found.modelled.schematic(found.clocks)
+        return filled.modelled.schematic(filled.clocks)
 
     def message(self) -> Message | None:
         """What a log keeps of the last call; None if there was none."""
-        found = self.sheet.found
-        if found is None:
+        filled = self.sheet.found
+        if filled is None:
             return None
         stamp = time.time_ns() // 1000
-        if not isinstance(found, Executed):
-            return Message(method=found.method, graph=found.graph, stamp_us=stamp, events=self.events())
-        record, modelled = found.record, found.modelled
+        if not isinstance(filled, Executed):
+            return Message(method=filled.method, graph=filled.graph, stamp_us=stamp, events=self.events())
+        record, modelled = filled.record, filled.modelled
         traced = self.optrace and modelled is not None and modelled.is_known
         schematic = None if self.level is ProfileLevel.BASIC else self.schematic()
         return Message(
-            method=Method.EXECUTE if found.synchronous else Method.EXECUTE_ASYNC,
-            graph=found.graph,
+            method=Method.EXECUTE if filled.synchronous else Method.EXECUTE_ASYNC,
+            graph=filled.graph,
             stamp_us=stamp,
             events=self.events(),
             timeline_cycles=0 if schematic is None else schematic.cycles,
@@ -99,11 +99,11 @@ class Profile:
                 received_ns=record.received_ns,
                 started_ns=record.started_ns,
                 finished_ns=record.finished_ns,
-                step_times_ns=tuple(found.told.step_times_ns),
-                pauses=tuple(found.told.pauses),
-                power_up_ns=found.told.power_up_ns,
+                step_times_ns=tuple(filled.told.step_times_ns),
+                pauses=tuple(filled.told.pauses),
+                power_up_ns=filled.told.power_up_ns,
             ),
-            schematic=modelled.digest(found.clocks) if traced and modelled is not None else "",
+            schematic=modelled.digest(filled.clocks) if traced and modelled is not None else "",
             preparation=modelled.preparation if traced and modelled is not None else "",
             steps=modelled.steps if traced and modelled is not None else (),
         )
@@ -147,10 +147,10 @@ class ProfileLog:
         app: str = "openhtp",
         schematic_folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        given = path_of(path)
-        if given is None:
+        checked = path_of(path)
+        if checked is None:
             raise InvalidArgument(f"path is {shown(path)}; expected a path")
-        self.path = Path(given)
+        self.path = Path(checked)
         self._folder = self.path.parent if schematic_folder is None else Path(schematic_folder)
         self.schematics: dict[str, Path] = {}
         self._app = app
