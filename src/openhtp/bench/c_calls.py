@@ -65,7 +65,7 @@ def run(*, pieces: int = 15, samples: int = 300, network: str = "resnet50") -> I
         yield Progress("the same on the vendor's library", 1, 3)
         theirs = [] if vendor is None else _pieces(program, str(vendor), "calls", str(pieces))
         result.calls = [
-            CallsRow(words, _median(ours, what), _median(theirs, what) if _of(theirs, what) else None)
+            CallsRow(words, _median(ours, what), _median(theirs, what) if _times_of(theirs, what) else None)
             for what, words in _WORDS.items()
         ]
         yield Progress(f"an urgent graph beside {network}", 2, 3)
@@ -148,17 +148,17 @@ def _pieces(program: Path, *words: str) -> list[CallPiece]:
     return [CallPiece(row[0], float(row[1]), all(float(value) <= most for value in row[2:4])) for row in rows]
 
 
-def _of(pieces: Sequence[CallPiece], what: str) -> list[float]:
+def _times_of(pieces: Sequence[CallPiece], what: str) -> list[float]:
     """Quiet ones; all, if there is none."""
     mine = [piece for piece in pieces if piece.what == what]
     return sorted(piece.took_us for piece in [piece for piece in mine if piece.quiet] or mine)
 
 
 def _median(pieces: Sequence[CallPiece], what: str) -> float:
-    times = _of(pieces, what)
+    times = _times_of(pieces, what)
     return times[len(times) // 2]
 
 
 def _urgent_row(pieces: Sequence[CallPiece], what: str, words: str, long_us: float) -> UrgentRow:
     every = [piece.took_us for piece in pieces if piece.what == what]
-    return urgent_row(words, _of(pieces, what), every, long_us)
+    return urgent_row(words, _times_of(pieces, what), every, long_us)

@@ -99,7 +99,7 @@ def run(
             done = number * (rounds + 1)
             yield Progress(f"{name}: quantizing and compiling", done, total)
             path = Path(folder) / f"{name}.bin"
-            ways = _ways(name, maker, reader, local, path)
+            ways = _ways_to_load(name, maker, reader, local, path)
             result.prepared &= _is_prepared(reader, ways[BINARY].file)
             times: dict[str, list[Measurement[LoadTimes]]] = {way: [] for way in ways}
             for turn in range(rounds):
@@ -117,7 +117,9 @@ def run(
     yield result
 
 
-def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, path: Path) -> dict[str, _Way]:
+def _ways_to_load(
+    name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, path: Path
+) -> dict[str, _Way]:
     model = quantized_network(name)
     feed = zoo.random_feeds(model, 1, seed=7)[0]
     with maker.create_context() as context:
@@ -132,8 +134,8 @@ def _ways(name: str, maker: htp.Device, reader: htp.Device, local: htp.Device, p
         FILE: _Way(lambda: _restored(reader, path, stored), binary),
         FAST: _Way(lambda: _restored(reader, path, stored, fast=True), binary),
         IN_PROCESS: _Way(lambda: _restored(local, binary, stored), binary),
-        PLAIN: _Way(lambda: _plain(model, feed), model),
-        SAVED: _Way(lambda: _plain(saved, feed), saved),
+        PLAIN: _Way(lambda: _load_in_onnxruntime(model, feed), model),
+        SAVED: _Way(lambda: _load_in_onnxruntime(saved, feed), saved),
     }
     for way in ways.values():
         way.piece()  # code is loaded, and memory met, for the first time
@@ -182,7 +184,7 @@ def _is_prepared(device: htp.Device, binary: bytes) -> bool:
         return context.graph(_GRAPH).was_prepared
 
 
-def _plain(model: bytes, feed: dict[str, npt.NDArray[Any]]) -> LoadTimes:
+def _load_in_onnxruntime(model: bytes, feed: dict[str, npt.NDArray[Any]]) -> LoadTimes:
     begin = time.perf_counter()
     session = plain_session(model)
     return _times(begin, lambda: session.run(None, feed))

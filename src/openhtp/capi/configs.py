@@ -163,10 +163,10 @@ def _value(row: Option, owner: str, body: Any) -> Any:
     plain = body.number32 if hasattr(body, "number32") else body.number & 0xFFFFFFFF
     if (number.htp, number.value, owner) in _WIDE:
         plain = body.number64 if hasattr(body, "number64") else body.number
-    return _word(kind, row, owner, plain)
+    return _word_for(kind, row, owner, plain)
 
 
-def _word(kind: Any, row: Option, owner: str, number: int) -> Any:
+def _word_for(kind: Any, row: Option, owner: str, number: int) -> Any:
     """The word of Python for a number of C."""
     if isinstance(kind, Level):
         return number

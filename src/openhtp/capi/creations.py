@@ -57,7 +57,7 @@ class _ListedContext:
     made: ContextHeld | None = None
 
 
-def _wanted(address: int, shared: dict[str, Any]) -> _ListedContext:
+def _listed_context(address: int, shared: dict[str, Any]) -> _ListedContext:
     params = memory.structure(struct("ContextParams"), address, "a context of the list")
     if params.version != VERSION_1:
         raise InvalidArgument(f"a context of the list has version {params.version}; expected 1")
@@ -80,14 +80,14 @@ def context_create_from_binary_list_async(
     of, on = parents(backend, device)
     shared = configs.read(CONTEXT, config)
     carried = signal_at(signal)
-    wanted = [_wanted(number, shared) for number in memory.pointers(params, "the list of contexts")]
+    wanted = [_listed_context(number, shared) for number in memory.pointers(params, "the list of contexts")]
     if not wanted:
         raise null("the list of contexts")
 
     def notify(
         context: Context | None, graph: Graph | None, name: str | None, kind: NotifyType, number: Any, status: int
     ) -> None:
-        _tell((of, on), wanted[number], context, graph, name, kind, status)
+        _notify_client((of, on), wanted[number], context, graph, name, kind, status)
 
     def create(_: object, stop: Stop | None) -> None:
         made_device = on.device_unless(stop)
@@ -113,7 +113,7 @@ def _await_notifications(notifier: Notifier) -> None:
         all_made.wait()
 
 
-def _tell(
+def _notify_client(
     made_with: tuple[BackendHeld, DeviceHeld],
     one: _ListedContext,
     context: Context | None,

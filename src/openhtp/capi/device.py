@@ -55,14 +55,14 @@ def place_of_npus() -> dict[str, Any]:
     own.
     """
     name = os.environ.get(NAME_VARIABLE)
-    word = _word(TRANSPORT_VARIABLE, ("auto", *TRANSPORTS))
-    npu = _word(NPU_VARIABLE, ("shared", "private"))
+    word = _environment_word(TRANSPORT_VARIABLE, ("auto", *TRANSPORTS))
+    npu = _environment_word(NPU_VARIABLE, ("shared", "private"))
     if name:
         return {"name": name, "host": "process", "npu": npu}
     return {"host": "thread" if word == "auto" else TRANSPORTS[word], "npu": npu}
 
 
-def _word(variable: str, words: tuple[str, ...]) -> str:
+def _environment_word(variable: str, words: tuple[str, ...]) -> str:
     """The word in an environment variable; the first of the allowed words if it is not set."""
     word = os.environ.get(variable, "") or words[0]
     if word not in words:

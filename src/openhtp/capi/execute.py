@@ -75,11 +75,11 @@ class Plan:
         structs = window.read("the tensors of an execution")
         seen = self._seen.get((location, structs))
         if seen is None or not seen[0].begins_with(seen[1]):
-            seen = self._look(location, structs)
+            seen = self._read_call(location, structs)
         self._last[location] = seen
         return seen[2]
 
-    def _look(self, location: Place, structs: bytes) -> KnownCall:
+    def _read_call(self, location: Place, structs: bytes) -> KnownCall:
         """Find out which arrays structures mean, with what they point at now."""
         dims = self._dims_window(location[1], structs)
         key = (location[1], structs, dims.read("the dimensions of an execution's tensors"))
@@ -137,7 +137,7 @@ class Plan:
             for end in (address, address + size - 1) if size else ():
                 memory.check_writable(end, 1, "an output's data")
         bound = BoundCall(self.graph, ins or None, outs)
-        told = self._told(structs[n_inputs:], result_shapes)
+        told = self._size_targets(structs[n_inputs:], result_shapes)
         known = (VaryingCall(bound, told, cut) if self._varies else bound, probe)
         if len(self._bound) >= _MOST_BOUND:
             self._last.clear()
@@ -190,7 +190,7 @@ class Plan:
             pieces.append((address, min(size, nbytes)))
         return arrays, cut
 
-    def _told(self, structs: Any, result_shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
+    def _size_targets(self, structs: Any, result_shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
         """Where the sizes of varying results go, and what they are."""
         targets = [(tensor_struct.dims, self._outputs[tensor_struct.id]) for tensor_struct in structs]
         return [

@@ -158,8 +158,8 @@ def graph_add_node(graph: int, config: int) -> None:
     op, name = memory.text(description.type, "the operation"), memory.text(description.name, "the node's name")
     where = f"{op} {name!r}"
     inputs, outputs, params = op_parts(description)
-    results = [_known(entry, tensor, where) for tensor in outputs]
-    used = [None if tensor.kind == TensorKind.NULL else _known(entry, tensor, where) for tensor in inputs]
+    results = [_graph_tensor(entry, tensor, where) for tensor in outputs]
+    used = [None if tensor.kind == TensorKind.NULL else _graph_tensor(entry, tensor, where) for tensor in inputs]
     for tensor in used:
         if tensor is not None and tensor.id in entry.missing:
             raise entry.missing[tensor.id]
@@ -191,7 +191,7 @@ def _free_name(entry: GraphHeld, name: str) -> str:
     return free
 
 
-def _known(entry: GraphHeld, tensor: Any, where: str) -> Tensor:
+def _graph_tensor(entry: GraphHeld, tensor: Any, where: str) -> Tensor:
     known = entry.tensors.get(tensor.id)
     if known is None:
         name = memory.text(tensor.name, "a tensor's name")

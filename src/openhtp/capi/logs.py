@@ -73,7 +73,7 @@ def _message(code: int) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(_names(code).encode())
 
 
-def _known(handle: int) -> int:
+def _checked_code(handle: int) -> int:
     code = handle & 0xFFFF
     if not _names(code):
         raise InvalidArgument(f"error code {code} is unknown")
@@ -84,14 +84,14 @@ def _known(handle: int) -> int:
 def error_get_message(handle: int, out: int) -> None:
     """The name of a code."""
     handles.require_place(out, "message")
-    memory.write_number(out, ctypes.addressof(_message(_known(handle))))
+    memory.write_number(out, ctypes.addressof(_message(_checked_code(handle))))
 
 
 @answers("errorGetVerboseMessage")
 def error_get_verbose_message(handle: int, out: int) -> None:
     """The name of a code and where it comes from, to be freed by the client."""
     handles.require_place(out, "message")
-    code = _known(handle)
+    code = _checked_code(handle)
     text = ctypes.create_string_buffer(f"{_names(code)} ({code}); the log has the reason".encode())
     _verbose[ctypes.addressof(text)] = text
     memory.write_number(out, ctypes.addressof(text))

@@ -92,7 +92,7 @@ def _standing(votes: StandingVotes) -> DeviceHeld | None:
     return entry
 
 
-def _of(number: int) -> StandingVotes:
+def _config_of(number: int) -> StandingVotes:
     config = _configs.get(number)
     if config is None:
         raise InvalidArgument(f"power configuration {number} does not exist")
@@ -109,7 +109,7 @@ def destroy_power_config_id(number: int) -> None:
     if number not in _configs:
         log.warning("power configuration %d does not exist, so there is nothing to destroy", number)
         return
-    votes = _of(number)
+    votes = _config_of(number)
     del _configs[number]
     votes.withdraw()
 
@@ -117,7 +117,7 @@ def destroy_power_config_id(number: int) -> None:
 @answers("set_power")
 def set_power_config(number: int, configs: int) -> None:
     """Vote; all of the list or none of it."""
-    votes = _of(number)
+    votes = _config_of(number)
     wanted: dict[str, Any] = {}
     places = memory.pointers(configs, "the power configuration")
     if not places:

@@ -54,7 +54,7 @@ class VaryingCall:
         for address, dims in self._told:
             memory.check_writable(address, len(dims), "an output's dimensions")
         self._bound.run(profile, signal)
-        self._tell()
+        self._write_sizes()
         if self._cut:
             self._hand_over()
             raise QnnError(f"results were cut: {', '.join(map(str, self._cut))}", _LOST)
@@ -69,14 +69,14 @@ class VaryingCall:
         """
         before = [(address, memory.read(address, len(dims))) for address, dims in self._told]
         try:
-            self._tell()
+            self._write_sizes()
             self._bound.run_async(self._ending(notify) if self._cut else notify, profile, signal)
         except BaseException:
             for address, dims in before:
                 memory.write(address, dims)
             raise
 
-    def _tell(self) -> None:
+    def _write_sizes(self) -> None:
         for address, dims in self._told:
             memory.write(address, dims, "an output's dimensions")
 

@@ -52,13 +52,13 @@ from openhtp.config import BackendConfig
 R = TypeVar("R")
 
 
-def _known(network: str) -> str:
+def _zoo_name(network: str) -> str:
     if network not in zoo.MODELS:
         raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
     return network
 
 
-ZooNetwork = Annotated[str, typer.Option(help="A network of the zoo.", callback=_known)]
+ZooNetwork = Annotated[str, typer.Option(help="A network of the zoo.", callback=_zoo_name)]
 
 app = typer.Typer(
     help="Measure this machine; every number is of the wall clock.", no_args_is_help=True, add_completion=False
@@ -314,7 +314,7 @@ def load(
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
     names = tuple(network or NETWORKS)
     for word in names:
-        _known(word)
+        _zoo_name(word)
     result = _measured(
         lambda config: loading.run(networks=names, rounds=rounds, large=large, config=config),
         config_file,

@@ -45,7 +45,7 @@ def demo(
             for _ in played.play():
                 live.update(_view(played))
         show(_result(played))
-        say(_words(played), "bold")
+        say(_summary(played), "bold")
         out.mkdir(parents=True, exist_ok=True)
         trace, model = out / "demo-trace.json", out / "mobilenet_v2.onnx"
         assert played.recorded is not None
@@ -91,7 +91,7 @@ def _times_alone(played: Showcase, name: str) -> float:
     return played.stages[name].percentile(50) / played.stages[ALONE].percentile(50)
 
 
-def _words(played: Showcase) -> str:
+def _summary(played: Showcase) -> str:
     return (
         f"Beside two busy networks the camera takes {_times_alone(played, EQUAL):.1f} times as long as alone,"
         f" with a higher priority {_times_alone(played, BY_PRIORITY):.1f} times."

@@ -114,7 +114,7 @@ def status(
     """
     with errors_reported():
         there = look_around()
-        devices = _wanted(there, name, pid)
+        devices = _selected(there, name, pid)
         if not devices and (name is not None or pid is not None):
             raise UsageError(_not_found(there, name, pid))
         live = Live(console=console, auto_refresh=False)
@@ -128,10 +128,10 @@ def status(
                 if look == looks or not watch:
                     return
                 time.sleep(interval)
-                devices = _wanted(look_around(), name, pid, {device["pid"] for device in devices})
+                devices = _selected(look_around(), name, pid, {device["pid"] for device in devices})
 
 
-def _wanted(
+def _selected(
     there: list[dict[str, Any]], name: str | None, pid: int | None, before: Container[int] = ()
 ) -> list[dict[str, Any]]:
     """The devices that are asked for. One that does not answer now is still the one that it was ``before``."""

@@ -197,15 +197,15 @@ def _as_json(
     target: Path, reports: list[OutputReport], nodes: list[NodeReport], threshold: float, traced: bool
 ) -> dict[str, Any]:
     first = first_diverging(nodes, threshold)
-    document: dict[str, Any] = {"model": str(target), "outputs": [_plain(report) for report in reports]}
+    document: dict[str, Any] = {"model": str(target), "outputs": [_report_to_json(report) for report in reports]}
     if traced:
         document["threshold_db"] = threshold
-        document["first_diverging"] = None if first is None else _plain(first)
-        document["nodes"] = [_plain(node) for node in nodes]
+        document["first_diverging"] = None if first is None else _report_to_json(first)
+        document["nodes"] = [_report_to_json(node) for node in nodes]
     return document
 
 
-def _plain(report: OutputReport | NodeReport) -> dict[str, Any]:
+def _report_to_json(report: OutputReport | NodeReport) -> dict[str, Any]:
     """As plain data; JSON has no infinity, so an exact result has no SQNR."""
 
     def finite(value: Any) -> Any:

@@ -55,7 +55,7 @@ class _CheckedLock:
         self._lock = lock
 
     def __enter__(self) -> bool:
-        locks = _held()
+        locks = _locks_of_thread()
         mine = any(lock is self for lock in locks)  # taken again, which only a reentrant one survives
         if locks and not mine and locks[-1]._rank >= self._rank:
             raise LockOrderError(f"{self._name!r} taken while holding {[lock._name for lock in locks]}")
@@ -64,7 +64,7 @@ class _CheckedLock:
         return True
 
     def __exit__(self, *exc: object) -> None:
-        _held().remove(self)
+        _locks_of_thread().remove(self)
         self._lock.__exit__(None, None, None)
 
 
@@ -72,7 +72,7 @@ _checking = False
 _of_thread = threading.local()
 
 
-def _held() -> list[_CheckedLock]:
+def _locks_of_thread() -> list[_CheckedLock]:
     try:
         locks: list[_CheckedLock] = _of_thread.held
     except AttributeError:

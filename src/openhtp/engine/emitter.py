@@ -190,7 +190,7 @@ class NodeEmitter:
             name = encoding.quantize(self._graph, name, spec.dtype, quant, axis)
             return self._finish(index, self._clip_steps(name, spec, bounds) if in_steps else name)
         if bounds is not None:
-            name = self._clip(name, self._rounded(spec, bounds), _held(spec))
+            name = self._clip(name, self._rounded(spec, bounds), _computed_type(spec))
         if spec.dtype.is_float and self._values.rounds and not self._keeps_precision(spec):
             name = self._values.rounded(name)
         return self._finish(index, name)
@@ -202,7 +202,7 @@ class NodeEmitter:
         bounds = _tighter(clamp, self._clamp)
         if bounds is not None:
             if not spec.dtype.is_fixed_point:
-                name = self._clip(name, self._rounded(spec, bounds), _held(spec))
+                name = self._clip(name, self._rounded(spec, bounds), _computed_type(spec))
             elif spec.dtype.bits == 8:
                 name = self._clip_steps(name, spec, bounds)
             else:
@@ -284,7 +284,7 @@ def _tighter(one: Bounds | None, two: Bounds | None) -> Bounds | None:
     return max(one[0], two[0]), min(one[1], two[1])
 
 
-def _held(spec: TensorSpec) -> np.dtype[Any]:
+def _computed_type(spec: TensorSpec) -> np.dtype[Any]:
     return np.dtype(np.float32) if spec.dtype.is_float else spec.dtype.numpy
 
 

@@ -134,30 +134,30 @@ def _gather_elements(node: OnnxNode, inputs: Inputs) -> Array | None:
     return np.take_along_axis(x[cut], where, axis)
 
 
-def _of(function: Callable[..., Any]) -> Callable[[OnnxNode, Inputs], Array | None]:
+def _elementwise(function: Callable[..., Any]) -> Callable[[OnnxNode, Inputs], Array | None]:
     return lambda node, inputs: np.asarray(function(*inputs))
 
 
 _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
-    "Add": _of(np.add),
-    "Sub": _of(np.subtract),
-    "Mul": _of(np.multiply),
+    "Add": _elementwise(np.add),
+    "Sub": _elementwise(np.subtract),
+    "Mul": _elementwise(np.multiply),
     "Div": _divide,
-    "Neg": _of(np.negative),
-    "Abs": _of(np.abs),
-    "Sqrt": _of(np.sqrt),
+    "Neg": _elementwise(np.negative),
+    "Abs": _elementwise(np.abs),
+    "Sqrt": _elementwise(np.sqrt),
     "Pow": lambda node, inputs: np.asarray(np.power(np.asarray(inputs[0]), np.asarray(inputs[1]))),
-    "Floor": _of(np.floor),
-    "Ceil": _of(np.ceil),
-    "Equal": _of(np.equal),
-    "Greater": _of(np.greater),
-    "Less": _of(np.less),
-    "Not": _of(np.logical_not),
-    "And": _of(np.logical_and),
-    "Or": _of(np.logical_or),
-    "Where": _of(np.where),
-    "Identity": _of(np.asarray),
-    "Cast": _of(np.asarray),
+    "Floor": _elementwise(np.floor),
+    "Ceil": _elementwise(np.ceil),
+    "Equal": _elementwise(np.equal),
+    "Greater": _elementwise(np.greater),
+    "Less": _elementwise(np.less),
+    "Not": _elementwise(np.logical_not),
+    "And": _elementwise(np.logical_and),
+    "Or": _elementwise(np.logical_or),
+    "Where": _elementwise(np.where),
+    "Identity": _elementwise(np.asarray),
+    "Cast": _elementwise(np.asarray),
     "Concat": lambda node, inputs: np.concatenate([np.asarray(x) for x in inputs], node.attr("axis", 0)),
     "Gather": lambda node, inputs: np.take(np.asarray(inputs[0]), np.asarray(inputs[1]), node.attr("axis", 0)),
     "GatherElements": _gather_elements,

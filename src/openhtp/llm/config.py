@@ -119,7 +119,7 @@ _ARCHITECTURES = ("LlamaForCausalLM",)
 def config_from(content: Mapping[str, Any]) -> LlamaConfig:
     """The sizes in a ``config.json``. Raises UnsupportedFeature for architectures that are no Llama."""
     _check_architecture(content)
-    sizes = {name: _found(content, name, names) for name, names in _NAMES.items()}
+    sizes = {name: _required(content, name, names) for name, names in _NAMES.items()}
     kv_heads = _either(content, ("num_key_value_heads", "kv_heads", "n_kv_heads"), sizes["heads"])
     head_dim = _either(content, ("head_dim",), None) or sizes["hidden"] // max(1, sizes["heads"])
     rope = content.get("rope_parameters") or {}
@@ -163,7 +163,7 @@ def _either(content: Mapping[str, Any], names: tuple[str, ...], default: Any) ->
     return next((content[name] for name in names if content.get(name) is not None), default)
 
 
-def _found(content: Mapping[str, Any], what: str, names: tuple[str, ...]) -> int:
+def _required(content: Mapping[str, Any], what: str, names: tuple[str, ...]) -> int:
     value = _either(content, names, None)
     if value is None:
         raise BadModel(f"config.json does not say {names[0]!r} ({what})")

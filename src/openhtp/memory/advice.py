@@ -62,14 +62,14 @@ def advise(
     plan = plan_memory(as_given, acts, most=most, limit=limit)
     if plan.fits:
         return MemoryAdvice(plan=plan, way="as given", words=("It fits as it is.",))
-    for way in _ways(as_given, plan, most, limit, attempt):
+    for way in _remedies(as_given, plan, most, limit, attempt):
         attempted = attempt(way)
         if attempted.fits:
             return MemoryAdvice(plan=attempted, way=way.name, words=way.words)
     return MemoryAdvice(plan=plan, way="none", words=_hopeless(as_given, most, limit))
 
 
-def _ways(
+def _remedies(
     contexts: tuple[ContextPlan, ...],
     plan: MemoryPlan,
     most: int,

@@ -129,20 +129,22 @@ _WORDS = {number: word for word, number in relu.NEURONS.items()}
 _RANGES = {"SIGMOID": (0.0, 1.0), "HARD_SIGMOID": (0.0, 1.0), "TANH": (-1.0, 1.0)}
 
 
-def _word(node: Node) -> str:
+def _operation_name(node: Node) -> str:
     return _WORDS[node.params["operation"]]
 
 
 def _filled(node: Node) -> Node:
     """The node with the defaults that its operation has for alpha and beta."""
-    defaults = {"alpha": 0.2, "beta": 0.5} if _word(node) == "HARD_SIGMOID" else {"alpha": 1.0, "beta": 1.0}
+    defaults = (
+        {"alpha": 0.2, "beta": 0.5} if _operation_name(node) == "HARD_SIGMOID" else {"alpha": 1.0, "beta": 1.0}
+    )
     set_by_caller = {name: value for name, value in node.params.items() if value is not None}
     return dataclasses.replace(node, params={**defaults, **set_by_caller})
 
 
 def _is_bounded(node: Node) -> bool:
     low, high = node.params["min_value"], node.params["max_value"]
-    return _word(node) != "RELU_MIN_MAX" or (low is not None and high is not None and low <= high)
+    return _operation_name(node) != "RELU_MIN_MAX" or (low is not None and high is not None and low <= high)
 
 
 OPS = (
@@ -152,10 +154,10 @@ OPS = (
         "ElementWiseNeuron",
         "the activation named by operation, of each element",
         (*_FLOAT_AND_FIXED, *rows("i32 > i32")),
-        lambda node, arrays: _NEURONS[_word(node)][0](_filled(node), arrays),
-        lambda node, e: _NEURONS[_word(node)][1](_filled(node), e),
+        lambda node, arrays: _NEURONS[_operation_name(node)][0](_filled(node), arrays),
+        lambda node, e: _NEURONS[_operation_name(node)][1](_filled(node), e),
         work=vector_work(8),
-        result_range=lambda node: _RANGES.get(_word(node)),
+        result_range=lambda node: _RANGES.get(_operation_name(node)),
         kind="unary",
         params=(
             Param("operation", mandatory=True, choices=relu.NEURONS),
@@ -166,7 +168,7 @@ OPS = (
             Constraint("RELU_MIN_MAX has min_value and max_value, in this order", _is_bounded),
             Constraint(
                 "integers take RELU and RELU_MIN_MAX only",
-                lambda node: node.input().dtype is not DType.INT_32 or _word(node).startswith("RELU"),
+                lambda node: node.input().dtype is not DType.INT_32 or _operation_name(node).startswith("RELU"),
             ),
         ),
         onnx=(

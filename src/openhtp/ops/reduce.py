@@ -20,7 +20,7 @@ def _axes(node: Node) -> tuple[int, ...]:
     return axes_in_range(node, node.ints("axes"), node.input().rank)
 
 
-def _without(node: Node, axes: Sequence[int]) -> Shapes:
+def _reduced_shape(node: Node, axes: Sequence[int]) -> Shapes:
     if node.params["keep_dims"]:
         return (tuple(1 if axis in axes else size for axis, size in enumerate(node.shape())),)
     return (tuple(size for axis, size in enumerate(node.shape()) if axis not in axes) or (1,),)
@@ -39,7 +39,7 @@ def _tiles(node: Node) -> tuple[TileAxis, ...]:
 def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tuple[TypeRow, ...]) -> OpDef:
     def reference(node: Node, arrays: Arrays) -> Results:
         result = np.asarray(compute(arrays[0], axis=_axes(node), keepdims=node.params["keep_dims"]))
-        return (result.astype(arrays[0].dtype).reshape(_without(node, _axes(node))[0]),)
+        return (result.astype(arrays[0].dtype).reshape(_reduced_shape(node, _axes(node))[0]),)
 
     def lower(node: Node, e: Emitter) -> None:
         axes = e.ints([e.axis(axis) for axis in _axes(node)])
@@ -52,7 +52,7 @@ def _reduction(name: str, summary: str, compute: Callable[..., Any], types: tupl
         name=name,
         summary=summary,
         types=types,
-        infer=lambda node: _without(node, _axes(node)),
+        infer=lambda node: _reduced_shape(node, _axes(node)),
         reference=reference,
         lower=lower,
         work=_work,
@@ -75,7 +75,7 @@ _ARG_TYPES = rows("f16|f32 > i32", "u16|u8|s8|n32|i32 > n32|i32")
 
 
 def _arg_infer(node: Node) -> Shapes:
-    return _without(node, [axis_in_range(node, node.params["axis"], node.input().rank)])
+    return _reduced_shape(node, [axis_in_range(node, node.params["axis"], node.input().rank)])
 
 
 def _extreme(name: str, onnx_op: str) -> OpDef:

@@ -146,7 +146,7 @@ def _on_core(core: int, phases: Phases, tracks: Mapping[int, Track]) -> list[Mar
     marks: list[Mark] = []
     for i in phases.intervals:
         if i.grant is not None and i.grant.core == core:
-            marks.extend(_held(i, i.grant, tracks[i.client].name))
+            marks.extend(_resource_marks(i, i.grant, tracks[i.client].name))
     lane = on_core(core, DMA)
     for client, at_core, moved in phases.transfers:
         if at_core == core:
@@ -155,7 +155,7 @@ def _on_core(core: int, phases: Phases, tracks: Mapping[int, Track]) -> list[Mar
     return marks
 
 
-def _held(interval: Interval, grant: Granted, name: str) -> list[Mark]:
+def _resource_marks(interval: Interval, grant: Granted, name: str) -> list[Mark]:
     """The units and the VTCM that a job held while it ran."""
     start, end = interval.start_ns, interval.end_ns
     args: Args = {"job": interval.job}

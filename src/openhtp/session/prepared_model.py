@@ -137,10 +137,10 @@ class PreparedModel:
         """Run once; returns the named outputs, or all."""
         use = _Use()
         try:
-            results = self._take(use).run(output_names, input_feed, run_options)
-            self._give_back(use)
+            results = self._begin_use(use).run(output_names, input_feed, run_options)
+            self._end_use(use)
         except BaseException:
-            tidying.post((self._give_back, (use,)))
+            tidying.post((self._end_use, (use,)))
             raise
         return results
 
@@ -155,10 +155,10 @@ class PreparedModel:
         """Queue one run and return, as ``InferenceSession.run_async`` does."""
         use = _Use()
         try:
-            pending = self._take(use).run_async(output_names, input_feed, callback, user_data, run_options)
-            pending.add_done_callback(lambda _: self._give_back(use))
+            pending = self._begin_use(use).run_async(output_names, input_feed, callback, user_data, run_options)
+            pending.add_done_callback(lambda _: self._end_use(use))
         except BaseException:
-            tidying.post((self._give_back, (use,)))
+            tidying.post((self._end_use, (use,)))
             raise
         return pending
 
@@ -217,13 +217,13 @@ class PreparedModel:
             raise WrongState(f"{self!r} was closed", st.QNN_COMMON_ERROR_OPERATION_NOT_PERMITTED)
         return served
 
-    def _take(self, use: _Use) -> InferenceSession:
+    def _begin_use(self, use: _Use) -> InferenceSession:
         with self._lock:
             served = use.served = self._now()
             served.runs.add(use)
             return served.session
 
-    def _give_back(self, use: _Use) -> None:
+    def _end_use(self, use: _Use) -> None:
         """Twice does nothing."""
         served = use.served
         if served is None:

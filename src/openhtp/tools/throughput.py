@@ -297,7 +297,7 @@ class _Places:
         key = (thread["backend"], thread.get("backendConfig"), thread["context"], thread["model"])
         if not fresh and key in self._contexts:
             return self._contexts[key]
-        context = self._made(thread, self._device(thread))
+        context = self._create_context(thread, self._device(thread))
         if not fresh:
             self._contexts[key] = context
         return context
@@ -319,7 +319,7 @@ class _Places:
             self._devices[key] = self._stack.enter_context(opened_device(where))
         return self._devices[key]
 
-    def _made(self, thread: Entry, device: Device) -> Context:
+    def _create_context(self, thread: Entry, device: Device) -> Context:
         model, settings = self._case.models[thread["model"]], self._case.contexts[thread["context"]]
         config = None if "backendConfig" not in thread else read_config(thread["backendConfig"])
         options: dict[str, Any] = {}
@@ -458,13 +458,15 @@ class _Check:
         """Note how far the outputs of a line are off, if that is asked for."""
         if not self._words or _nth(self._words, index, "postProcessor") == "NONE":
             return
-        wanted = self._wanted(graph, index, line, outputs)
+        wanted = self._expected_outputs(graph, index, line, outputs)
         for name, array in outputs.items():
             off = array.astype(np.float64) - wanted[name].astype(np.float64)
             key = f"{thread}:{graph.name}:{name}"
             errors[key] = max(errors.get(key, 0.0), float(np.mean(off * off)))
 
-    def _wanted(self, graph: Graph, index: int, line: int, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _expected_outputs(
+        self, graph: Graph, index: int, line: int, outputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
         if not self._truths:
             copies = {name: array.copy() for name, array in outputs.items()}
             return self._first.setdefault((graph.name, line), copies)

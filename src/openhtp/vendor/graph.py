@@ -108,8 +108,10 @@ class LibraryGraph(Owner):
         """
         handle = self._unfinished("add a node")
         keep: list[Any] = []
-        inputs = [null_tensor() if spec is None else self._known(spec, call) for spec in given_inputs(call)]
-        outputs = [self._known(spec, call) for spec in call.outputs]
+        inputs = [
+            null_tensor() if spec is None else self._created_tensor(spec, call) for spec in given_inputs(call)
+        ]
+        outputs = [self._created_tensor(spec, call) for spec in call.outputs]
         param_structs = [self._param(call, name, *param, keep) for name, param in params.items()]
         config = op_config(call, inputs, outputs, param_structs, keep)
         where = f"{call.op} {call.name!r} in graph {self.name!r}"
@@ -117,7 +119,7 @@ class LibraryGraph(Owner):
             self.library.call("backendValidateOpConfig", self._backend.handle, config, where=where)
         self.library.call("graphAddNode", handle, config, where=where)
 
-    def _known(self, spec: TensorSpec, call: OpCall) -> ctypes.Structure:
+    def _created_tensor(self, spec: TensorSpec, call: OpCall) -> ctypes.Structure:
         known = self._tensors.get(spec.name)
         if known is None or known[0] != spec:
             reason = "was not created" if known is None else f"was created as {known[0]}"

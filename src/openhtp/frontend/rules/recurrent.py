@@ -60,8 +60,8 @@ def _check(site: Site) -> None:
 
 def _operands(site: Site, x: TensorSpec, number: int, units: int) -> list[TensorSpec | None]:
     """Inputs of one direction, at their places."""
-    weights, recurrent = _known(site, 1)[number], _known(site, 2)[number]
-    biases = _known(site, 3)[number] if site.has(3) else np.zeros(8 * units, np.float32)
+    weights, recurrent = _constant_weights(site, 1)[number], _constant_weights(site, 2)[number]
+    biases = _constant_weights(site, 3)[number] if site.has(3) else np.zeros(8 * units, np.float32)
     operands: list[TensorSpec | None] = [None] * _PORTS
     operands[0] = x
     for gate, (from_input, from_hidden, bias) in enumerate(_PLACES):
@@ -76,7 +76,7 @@ def _operands(site: Site, x: TensorSpec, number: int, units: int) -> list[Tensor
     return operands
 
 
-def _known(site: Site, index: int) -> Array:
+def _constant_weights(site: Site, index: int) -> Array:
     weights = site.constant(index)
     if weights is None:
         site.refuse(f"input {index} ({site.node.inputs[index]!r}) is computed", "make its weights constants")

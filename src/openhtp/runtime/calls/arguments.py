@@ -68,12 +68,12 @@ class Ports:
         except TypeError:
             port = None
         if port is None:
-            names = ", ".join(repr(spec.name) for spec in self._side(side))
+            names = ", ".join(repr(spec.name) for spec in self._specs_of_side(side))
             wanted = shown(key.name if isinstance(key, Tensor) else key)
             _refuse(f"{wanted} is not an {role} of this graph; expected {names or 'none'}", _TENSOR)
         return port
 
-    def _side(self, side: int) -> list[TensorSpec]:
+    def _specs_of_side(self, side: int) -> list[TensorSpec]:
         return self.specs[self.inputs :] if side else self.specs[: self.inputs]
 
 
