@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import openhtp
 from openhtp.core.checks import shown, type_in_words
 
 
@@ -27,3 +31,10 @@ def test_types_have_their_article(value: object, words: str) -> None:
 def test_what_has_no_representation_is_shown_by_its_type() -> None:
     assert shown(10**5000) == "an int"
     assert shown("x" * 300) == f"'{'x' * 199}... (str)"
+
+
+def test_no_message_puts_its_own_article_before_a_type() -> None:
+    """``a {type(x).__name__}`` says "a object"."""
+    folder = Path(openhtp.__path__[0])
+    bare = re.compile(r"\ban? \{type\(\w+\)\.__name__\}")
+    assert [str(path) for path in folder.rglob("*.py") if bare.search(path.read_text(encoding="utf-8"))] == []

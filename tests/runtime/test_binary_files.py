@@ -196,7 +196,7 @@ def test_a_descriptor_that_cannot_be_read(shared_device: htp.Device, path: Path,
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (np.int64(3), "binary is a int64; expected bytes"),
+        (np.int64(3), "binary is an int64; expected bytes"),
         (1.5, "binary is a float; expected bytes, or the path or descriptor of a file"),
         (True, "binary is a bool"),
         (999_999, "descriptor 999999: Bad file descriptor"),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import items_of, real_number, shown, whole_number
+from openhtp.core.checks import items_of, real_number, shown, type_in_words, whole_number
 from openhtp.core.errors import InvalidArgument
 
 HIGHEST_WEIGHT_16 = 0x7F7F
@@ -105,7 +105,7 @@ def _numbers(value: object) -> npt.NDArray[np.float64]:
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"a {type(value).__name__} that holds no numbers: {error}") from error
+        raise InvalidArgument(f"{type_in_words(value)} that holds no numbers: {error}") from error
 
 
 def _round(
@@ -118,7 +118,7 @@ def _round(
     for bound in (lowest, highest):
         if isinstance(bound, bool) or not isinstance(bound, int | np.integer) or abs(bound) > _MOST_STORED:
             raise InvalidArgument(
-                f"a range of stored integers with a {type(bound).__name__}; expected whole numbers of 32 bits"
+                f"a range of stored integers with {type_in_words(bound)}; expected whole numbers of 32 bits"
             )
     stored = np.rint(_numbers(real) / scale) - offset
     return np.asarray(np.clip(stored, lowest, highest), np.int64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import shown, type_in_words, whole_number
 from openhtp.core.errors import InvalidArgument
 
 MAX_RPC_POLLING_US = 10_000
@@ -128,7 +128,7 @@ class DcvsVote:
         if standing is None:
             return self
         if not isinstance(standing, DcvsVote):
-            raise InvalidArgument(f"standing is a {type(standing).__name__}; expected a DcvsVote or None")
+            raise InvalidArgument(f"standing is {type_in_words(standing)}; expected a DcvsVote or None")
         left = {
             name: getattr(standing, name) if getattr(self, name) is None else getattr(self, name)
             for name in ("dcvs_enable", "sleep_latency_us", "sleep_disable", "bus", "core")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.checks import items_of, shown, whole_number
+from openhtp.core.checks import items_of, shown, type_in_words, whole_number
 from openhtp.core.errors import BadModel, error_context
 from openhtp.core.files import open_file, read_file
 from openhtp.llm.config import LlamaConfig, config_from
@@ -51,7 +51,7 @@ def read_object(path: Path, what: str, *, most: int = _MOST_JSON) -> Mapping[str
     except (ValueError, RecursionError) as error:
         raise BadModel(f"{str(path)!r} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise BadModel(f"{str(path)!r} holds a {type(content).__name__}; expected an object")
+        raise BadModel(f"{str(path)!r} holds {type_in_words(content)}; expected an object")
     return content
 
 
@@ -170,7 +170,7 @@ class SafetensorsFile:
         except (ValueError, RecursionError) as error:
             raise BadModel(f"{str(path)!r} has a damaged header: {error}") from error
         if not isinstance(header, dict):
-            raise BadModel(f"{str(path)!r} has a header that is a {type(header).__name__}; expected an object")
+            raise BadModel(f"{str(path)!r} has a header that is {type_in_words(header)}; expected an object")
         self._begin = 8 + length
         self._entries: Mapping[str, Any] = {
             name: entry for name, entry in header.items() if name != "__metadata__"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.checks import items_of, shown
+from openhtp.core.checks import items_of, shown, type_in_words as shown_type
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import value_type
@@ -147,7 +147,7 @@ def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
 def check_feed(feeds: object, required: Sequence[str]) -> None:
     """Refuse what is no mapping, or lacks a required input."""
     if not isinstance(feeds, Mapping):
-        raise InvalidArgument(f"input_feed is a {type(feeds).__name__}; expected a mapping of names to arrays")
+        raise InvalidArgument(f"input_feed is {shown_type(feeds)}; expected a mapping of names to arrays")
     missing = [name for name in required if name not in feeds]
     if missing:
         raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")

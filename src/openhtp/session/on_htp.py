@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, type_in_words as shown_type
 from openhtp.core.errors import BadModel, InvalidArgument, WrongState
 from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import Imported, import_typed
@@ -216,7 +216,7 @@ class HtpExecutable(Executable):
             array = np.asarray(value)
         except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise InvalidArgument(
-                f"input {name!r} cannot be made from a {type(value).__name__}: {error}",
+                f"input {name!r} cannot be made from {shown_type(value)}: {error}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             ) from error
         if array.dtype != kind.dtype or array.shape != kind.shape:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import tidying
-from openhtp.core.checks import items_of, shown, whole_number
+from openhtp.core.checks import items_of, shown, type_in_words as shown_type, whole_number
 from openhtp.core.errors import InvalidArgument, OutOfMemory, QnnError, WrongState
 from openhtp.core.units import bytes_in_words
 from openhtp.engine.onnx_graph import onnx_type
@@ -52,7 +52,7 @@ class OrtValue:
     ) -> OrtValue:
         """A tensor on the array itself, or for ``npu`` on a copy of it."""
         if not isinstance(numpy_obj, np.ndarray):
-            raise InvalidArgument(f"numpy_obj is a {type(numpy_obj).__name__}; expected a numpy array")
+            raise InvalidArgument(f"numpy_obj is {shown_type(numpy_obj)}; expected a numpy array")
         if check_device(device_type, device_id) == CPU:
             return cls(numpy_obj)
         return cls(np.array(numpy_obj, order="C"), movable=True)
@@ -349,5 +349,5 @@ def _check_name(name: object, kind: str, known: list[str]) -> None:
 
 def _checked_value(name: str, value: object) -> OrtValue:
     if not isinstance(value, OrtValue):
-        raise InvalidArgument(f"the value for {name!r} is a {type(value).__name__}; expected openhtp.ort.OrtValue")
+        raise InvalidArgument(f"the value for {name!r} is {shown_type(value)}; expected openhtp.ort.OrtValue")
     return value

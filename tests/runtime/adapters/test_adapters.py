@@ -146,7 +146,7 @@ def test_executions_under_way_keep_their_adapter(backend: htp.Backend) -> None:
         (lambda s: b"X" + s[1:], "starts with"),
         (lambda s: s[:8] + b"\x09" + s[9:], "version 9"),
         (lambda s: s[:16] + b"\xff" * 8 + s[24:], "truncated"),
-        (lambda s: 3, "section is a int"),
+        (lambda s: 3, "section is an int"),
     ],
 )
 def test_a_damaged_section_changes_nothing(context: htp.Context, spoil: Any, words: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, type_in_words
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.quant import AxisScaleOffset, Encoding
 from openhtp.core.tensor import TensorSpec
@@ -89,7 +89,7 @@ def apply_section(
     check_handle("signal", signal, Signal)
     check_handle("profile", profile, Profile)
     if not isinstance(section, (bytes, bytearray, memoryview)):
-        raise _bad(f"section is a {type(section).__name__}; expected bytes from get_binary_section")
+        raise _bad(f"section is {type_in_words(section)}; expected bytes from get_binary_section")
     data = bytes(section)
 
     def apply(fill: Fill | None, stop: Stop | None) -> None:

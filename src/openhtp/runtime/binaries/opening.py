@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, type_in_words
 from openhtp.core.errors import BadBinary, InvalidArgument, UsageError
 from openhtp.core.files import open_file
 from openhtp.hw.soc import SocSpec
@@ -65,7 +65,7 @@ def check_given(binary: object) -> None:
         isinstance(binary, (str, os.PathLike, int, LentBinary)) or in_memory(binary)
     ):
         raise InvalidArgument(
-            f"binary is a {type(binary).__name__}; expected bytes, or the path or descriptor of a file",
+            f"binary is {type_in_words(binary)}; expected bytes, or the path or descriptor of a file",
             st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
         )
 
@@ -211,7 +211,7 @@ def validate(
 ) -> BinarySummary:
     """Summarise a binary of which a context could be made; otherwise raise the error that says why not."""
     if not isinstance(data_too, bool):
-        raise InvalidArgument(f"check_data is a {type(data_too).__name__}; expected True or False")
+        raise InvalidArgument(f"check_data is {type_in_words(data_too)}; expected True or False")
     misfit = check_fit(binary, soc, driver, compatibility)
     graphs = tuple(binary.graph_info(name) for name in binary.graph_names)
     if data_too:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numpy.lib.array_utils import byte_bounds
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import shown, type_in_words
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
@@ -192,7 +192,7 @@ def _check_inputs(
     ports: Ports, memory: ContextMemory, inputs: Values | None, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if inputs is not None and not isinstance(inputs, Mapping):
-        _refuse(f"inputs is a {type(inputs).__name__}; expected a mapping from tensor to value", _ARGUMENT)
+        _refuse(f"inputs is {type_in_words(inputs)}; expected a mapping from tensor to value", _ARGUMENT)
     if not inputs:
         if ports.required_inputs or inputs is not None:
             names = ", ".join(repr(ports.specs[port].name) for port in ports.required_inputs)
@@ -222,7 +222,7 @@ def _check_outputs(
     ports: Ports, memory: ContextMemory, outputs: Values, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
     if not isinstance(outputs, Mapping):
-        _refuse(f"outputs is a {type(outputs).__name__}; expected a mapping from tensor to buffer", _ARGUMENT)
+        _refuse(f"outputs is {type_in_words(outputs)}; expected a mapping from tensor to buffer", _ARGUMENT)
     if not outputs:
         _refuse("outputs is empty; pass None to have them allocated", _ARGUMENT)
     for key, value in outputs.items():
@@ -266,7 +266,7 @@ def _raw_input(spec: TensorSpec, value: Any) -> Array:
         try:
             array = np.asarray(value, spec.dtype.numpy)
         except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-            _refuse(f"input {spec} cannot be made from a {type(value).__name__}: {error}", _TENSOR)
+            _refuse(f"input {spec} cannot be made from {type_in_words(value)}: {error}", _TENSOR)
     else:
         array = value
     _check_type(spec, array, "input")
@@ -288,7 +288,7 @@ def _from_bytes(spec: TensorSpec, value: bytes | bytearray | memoryview) -> Arra
 def _output_array(spec: TensorSpec, value: Any) -> Array:
     if not isinstance(value, np.ndarray):
         _refuse(
-            f"output {spec.name!r} is a {type(value).__name__}; expected an array or registered memory",
+            f"output {spec.name!r} is {type_in_words(value)}; expected an array or registered memory",
             _TENSOR,
         )
     _check_type(spec, value, "output")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Set
 
 from openhtp.core import status as st
-from openhtp.core.checks import is_encodable, items_of, real_number, shown, whole_number
+from openhtp.core.checks import is_encodable, items_of, real_number, shown, type_in_words, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import MAX_RANK
@@ -90,7 +90,7 @@ def check_callable(what: str, function: object, takes: str) -> None:
     """None, or a function."""
     if function is not None and not callable(function):
         raise InvalidArgument(
-            f"{what} is a {type(function).__name__}; expected a function of {takes}",
+            f"{what} is {type_in_words(function)}; expected a function of {takes}",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )
 
@@ -109,6 +109,6 @@ def check_handle(what: str, handle: object, kind: type) -> None:
     """None, or a handle of the right kind."""
     if handle is not None and not isinstance(handle, kind):
         raise InvalidArgument(
-            f"{what} is a {type(handle).__name__}; expected a {what} handle of this backend or None",
+            f"{what} is {type_in_words(handle)}; expected a {what} handle of this backend or None",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from openhtp.core import status as st, tidying
+from openhtp.core.checks import type_in_words
 from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument
 from openhtp.device.config import DeviceConfig
@@ -179,7 +180,7 @@ class Backend:
         self._life.require("use")
         if not callable(callback):
             raise InvalidArgument(
-                f"callback is a {type(callback).__name__}; expected a function of (level, timestamp_ns, text)",
+                f"callback is {type_in_words(callback)}; expected a function of (level, timestamp_ns, text)",
                 st.QNN_LOG_ERROR_INVALID_ARGUMENT,
             )
         return Log(LogLevel.parse(level), callback)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
-from openhtp.core.checks import items_of, shown
+from openhtp.core.checks import items_of, shown, type_in_words
 from openhtp.core.enumerations import MemType, Priority
 from openhtp.core.errors import (
     DeviceLost,
@@ -145,7 +145,7 @@ class Context:
         """
         if not isinstance(source, IrGraph):
             raise InvalidArgument(
-                f"source is a {type(source).__name__}; expected a graph from openhtp.onnx.load",
+                f"source is {type_in_words(source)}; expected a graph from openhtp.onnx.load",
                 st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
             )
         graph = self.create_graph(source.name if name is None else name, **options)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import is_showable, items_of, shown, whole_number
+from openhtp.core.checks import is_showable, items_of, shown, type_in_words, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature, error_context
@@ -78,7 +78,7 @@ def static_data(spec: TensorSpec, data: npt.ArrayLike | None) -> npt.NDArray[Any
         return np.array(data, None if hasattr(data, "dtype") else spec.dtype.numpy)
     except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InvalidArgument(
-            f"data of tensor {spec.name!r} is a {type(data).__name__} that cannot become"
+            f"data of tensor {spec.name!r} is {type_in_words(data)} that cannot become"
             f" {spec.dtype.numpy}{list(spec.shape)}: {error}",
             _BAD_TENSOR,
         ) from error
@@ -138,7 +138,7 @@ class GraphDraft:
         """A node on tensors of this graph."""
         if params is not None and not isinstance(params, Mapping):
             raise InvalidArgument(
-                f"params is a {type(params).__name__}; expected a mapping from parameter names to values",
+                f"params is {type_in_words(params)}; expected a mapping from parameter names to values",
                 _BAD_NODE,
             )
         for key, value in (params or {}).items():
@@ -173,5 +173,5 @@ class GraphDraft:
 def _listed(what: str, tensors: object) -> list[Any]:
     items = items_of(tensors)
     if items is None:
-        raise InvalidArgument(f"{what} is a {type(tensors).__name__}; expected a list of tensors", _BAD_NODE)
+        raise InvalidArgument(f"{what} is {type_in_words(tensors)}; expected a list of tensors", _BAD_NODE)
     return items

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import shown, type_in_words, whole_number
 from openhtp.core.errors import DeviceLost, InvalidArgument, InvalidHandle, QnnError, WrongState
 from openhtp.core.locks import make_lock
 from openhtp.core.tensor import TensorSpec, batched
@@ -124,7 +124,7 @@ class Mem:
         self._life.require("use")
         if not isinstance(context, type(self.context)):
             raise InvalidArgument(
-                f"context is a {type(context).__name__}; expected the context that is to have the memory, too",
+                f"context is {type_in_words(context)}; expected the context that is to have the memory, too",
                 st.QNN_MEM_ERROR_INVALID_ARGUMENT,
             )
         return context.register_memory(self.nbytes, fd=self._buffer.fd)
