@@ -6,34 +6,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto, helper
+from onnx import ModelProto
+
+from openhtp.zoo.input_values import NOISE, input_values
 
 Feeds = dict[str, npt.NDArray[Any]]
 
-_BOUND = 3**0.5
-
 
 def random_feeds(model: bytes, count: int = 1, *, seed: int = 0) -> list[Feeds]:
-    """``count`` sets of inputs: numbers of variance 1 for floats, zeros for anything else.
+    """``count`` sets of inputs: numbers of variance 1 for floats; ids, masks and lengths as they are used.
 
     Floats are uniform, so that a few calibration samples see their whole range. All shapes must be fixed.
     """
-    proto = ModelProto.FromString(model)
-    constants = {tensor.name for tensor in proto.graph.initializer}
+    values = input_values(ModelProto.FromString(model).graph)
     random = np.random.default_rng(seed)
-    sets: list[Feeds] = []
-    for _ in range(count):
-        feeds: Feeds = {}
-        for value in proto.graph.input:
-            if value.name in constants:
-                continue
-            kind = value.type.tensor_type
-            shape = [dim.dim_value for dim in kind.shape.dim]
-            dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            numbers = random.uniform(-_BOUND, _BOUND, shape) if dtype.kind == "f" else np.zeros(shape)
-            feeds[value.name] = numbers.astype(dtype)
-        sets.append(feeds)
-    return sets
+    return [{name: value.draw(random) for name, value in values.items()} for _ in range(count)]
+
+
+def feeds_in_words(model: bytes) -> dict[str, str]:
+    """How ``random_feeds`` fills the inputs that are more than noise, by name."""
+    values = input_values(ModelProto.FromString(model).graph)
+    return {name: value.words for name, value in values.items() if value.words != NOISE}
 
 
 def quantized(
