@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +99,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
     weights = elements if call.op == "Gather" and constants else sum(spec.elements for spec in constants)
     calibrated = kernel.kind is not None
     kind = kernel.kind or ("fully_connected" if work.macs else "unary")
-    unit_size = _unit_size(kind, call, work.macs)
+    unit_size = _unit_size(kind, call, work.macs, statics)
     if not calibrated:
         unit_size["macs"] = work.macs
     first = program.source.resolved(kernel.nodes[0])
@@ -143,12 +144,12 @@ Shape = tuple[int, ...]
 _CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group", "conv3d"})
 
 
-def _unit_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
+def _unit_size(kind: str, call: OpCall, macs: int, statics: Collection[str]) -> dict[str, Any]:
     """The work of a matrix or window op for its units, as fields of ``KernelSize``."""
     if kind in _CONVOLUTIONS:
         return _conv_size(kind, call, macs)
     if call.op in ("FullyConnected", "MatMul"):
-        return _product_size(call, macs)
+        return _product_size(call, macs, statics)
     if kind == "depthwise":
         weight = call.inputs[1]
         return {"macs": macs, "taps": 1 if weight is None else math.prod(weight.shape[:-1])}
@@ -167,8 +168,9 @@ def _vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:
 
 def _in_blocks(shape: Shape, width: int) -> int:
     *front, high, wide, deep = (1, 1, 1, *shape) if len(shape) < 3 else (1, *shape)
-    # A tensor that is one row high is laid out as rows of a matrix, and fills its blocks.
-    rows = _round_up(wide, width) if high == 1 else _round_up(high, _SIDE) * _round_up(wide, width)
+    # A tensor that is one pixel high or wide is laid out as rows of a matrix, and fills its blocks.
+    flat = 1 in (high, wide)
+    rows = _round_up(high * wide, width) if flat else _round_up(high, _SIDE) * _round_up(wide, width)
     return math.prod(front) * rows * _round_up(deep, _CHANNELS)
 
 
@@ -201,10 +203,10 @@ def _conv_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
     }
 
 
-def _product_size(call: OpCall, macs: int) -> dict[str, Any]:
+def _product_size(call: OpCall, macs: int, statics: Collection[str]) -> dict[str, Any]:
     shape = call.outputs[0].shape
     columns = shape[-1]
-    whole = call.op == "FullyConnected" or len(shape) < 2
+    whole = call.op == "FullyConnected" or len(shape) < 2 or _is_one_matrix(call, statics)
     rows = math.prod(shape[:-1]) if whole else shape[-2]
     depth = max(1, macs // max(1, math.prod(shape)))
     one, two = (_round_up(rows, block) / rows for block in _MATRIX_ROWS)
@@ -214,6 +216,13 @@ def _product_size(call: OpCall, macs: int) -> dict[str, Any]:
         "row_padding": (one, two),
         "channel_padding": _round_up(depth, _CHANNELS) * _round_up(columns, _CHANNELS) / (depth * columns),
     }
+
+
+def _is_one_matrix(call: OpCall, statics: Collection[str]) -> bool:
+    """Whether the right side is one constant matrix, so that all rows of the left side are rows of one product."""
+    right = call.inputs[1]
+    turned = bool(call.params.get("transpose_in0", False))
+    return right is not None and not turned and right.name in statics and math.prod(right.shape[:-2]) == 1
 
 
 def _round_up(number: int, block: int) -> int:
