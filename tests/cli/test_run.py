@@ -154,10 +154,11 @@ def test_open_dimensions_and_frozen_inputs(tmp_path):
     inputs = [floats("x", ["batch", 4]), floats("gain", [1])]
     path = saved(tmp_path / "open.onnx", nodes, inputs, [floats("y", ["batch", 4])])
     assert "--dim batch=1" in invoke(path, "--freeze", "gain=3", code=2)
-    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
+    numbers = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.savez(tmp_path / "in.npz", x=numbers)
     words = ("--dim", "batch=2", "--freeze", "gain=3", "-i", tmp_path / "in.npz", "-o", tmp_path / "o.npz")
     invoke(path, *words, "--check", "--repeat", 1)
-    np.testing.assert_array_equal(arrays(tmp_path / "o.npz")["y"], np.full((2, 4), 3))
+    np.testing.assert_array_equal(arrays(tmp_path / "o.npz")["y"], 3 * numbers)
 
 
 def test_overflow_of_half_precision_is_found(tmp_path):

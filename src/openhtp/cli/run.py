@@ -9,7 +9,7 @@ import statistics
 import time
 import zipfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,22 +44,25 @@ from openhtp.cli._terminal import (
     write_json,
 )
 from openhtp.config import BackendConfig
-from openhtp.core.errors import BadModel, UnsupportedFeature
-from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.estimation import ZOO, zoo_model
-from openhtp.frontend.probing import with_fixed_inputs
+from openhtp.frontend.probing import refuse_non_tensors, with_fixed_inputs
 from openhtp.records.profile import ProfileEvent
 from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.lanes import trace_to_marks
 from openhtp.runtime.objects.modelled import StepOps
 from openhtp.session import InferenceSession, hosts
-from openhtp.session.accuracy import Closeness, closeness
+from openhtp.session.diagnosis import HalfPrecisionLoss, find_loss
 from openhtp.session.executable import AssignedPart
 from openhtp.session.options import CPU, soc_of
+from openhtp.session.output_check import CheckedOutput, CheckVerdict, check_outputs, joined
 from openhtp.session.pending import PendingRun
 from openhtp.session.profiling import PART, AnyProfile
 from openhtp.session.range_check import LARGEST, Overflow, check_range
+from openhtp.zoo.feeds import feeds_in_words
+
+NOTHING_COMPARED = 3
+"""The status of a check that says nothing about an output."""
 
 
 def run(
@@ -86,7 +89,10 @@ def run(
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a run goes.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the runs (ui.perfetto.dev).")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with ONNX Runtime; status 1 if too far.")
+        bool,
+        typer.Option(
+            "--check", help="Compare with ONNX Runtime; status 1 if too far, 3 if an output says nothing."
+        ),
     ] = False,
     min_sqnr: Annotated[float, typer.Option(help="With --check: least decibels of an output.")] = 20.0,
     check_range: Annotated[
@@ -100,6 +106,7 @@ def run(
         chip = soc or soc_of(config)
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
+        refuse_non_tensors(data)
         samples = samples_of(data, inputs, mean, std, random, seed)
         order = RunOrder(
             source=data if isinstance(source, bytes) or dim or freeze else source,
@@ -116,11 +123,12 @@ def run(
         with progress_console.status("running"):
             outcome = carry_out(order, data, samples)
         origin = f"{len(samples)} random, seed {seed}" if inputs is None else f"{len(samples)} from {inputs}"
-        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {origin}")
+        filled = feeds_in_words(data) if inputs is None else {}
+        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {origin}", filled)
         _write(outcome, output, trace)
-        write_json(json_file, {"model": model, **as_json(outcome)})
-    if not outcome.holds:
-        raise typer.Exit(1)
+        write_json(json_file, {"model": model, "filled_inputs": filled, **as_json(outcome)})
+    if outcome.status:
+        raise typer.Exit(outcome.status)
 
 
 def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
@@ -136,11 +144,14 @@ def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
 _SHOWN = 12
 _COLUMNS = ("part", "where", "nodes", "why not on the HTP")
 _STEPS = 407  # the event under which a profile has its steps
+_STYLES = {CheckVerdict.OK: "green", CheckVerdict.TOO_FAR: "red", CheckVerdict.NOTHING: "yellow"}
 
 
-def print_outcome(ran: RunResult, title: str) -> None:
-    """All that there is to see."""
+def print_outcome(ran: RunResult, title: str, filled: Mapping[str, str]) -> None:
+    """All that there is to see; ``filled`` says how inputs that are no noise were filled."""
     say(title)
+    if filled:
+        say(f"inputs that are no noise: {'; '.join(f'{name}: {words}' for name, words in filled.items())}")
     if "QNNExecutionProvider" not in ran.providers:
         say("the HTP cannot take this model: all of it ran on the CPU", "yellow")
     if any(part.provider == CPU for part in ran.partition):
@@ -151,6 +162,7 @@ def print_outcome(ran: RunResult, title: str) -> None:
         show(sheet)
     if ran.order.min_sqnr is not None:
         show(_check(ran, ran.order.min_sqnr))
+        _print_notes(ran)
     if ran.order.check_range:
         _print_overflows(ran.overflows)
 
@@ -171,13 +183,16 @@ def as_json(ran: RunResult) -> dict[str, Any]:
         "outputs": summaries(ran),
         "check": {
             name: {
-                "sqnr_db": finite(nearness.sqnr_db),
-                "cosine": finite(nearness.cosine),
-                "max_error": finite(nearness.max_error),
-                "holds": order.min_sqnr is not None and nearness.sqnr_db >= order.min_sqnr,
+                "sqnr_db": finite(output.nearness.sqnr_db),
+                "cosine": finite(output.nearness.cosine),
+                "max_error": finite(output.nearness.max_error),
+                "holds": output.verdict is CheckVerdict.OK,
+                "verdict": output.verdict.value,
+                "note": output.note,
             }
-            for name, nearness in ran.compared.items()
+            for name, output in ran.compared.items()
         },
+        "first_loss": None if ran.loss is None else dataclasses.asdict(ran.loss),
         "overflows": [dataclasses.asdict(overflow) for overflow in ran.overflows],
         "profile": [] if ran.profile is None else msgspec.to_builtins(ran.profile.events()),
         "steps": [[list(names) for names, _ in part] for part in ran.steps],
@@ -262,12 +277,25 @@ def _check(ran: RunResult, least_db: float) -> TextTable:
     sheet = TextTable(
         f"against ONNX Runtime, at least {least_db:g} dB", ("output", "SQNR dB", "cosine", "max error", "")
     )
-    for name, nearness in ran.compared.items():
-        holds = nearness.sqnr_db >= least_db
-        verdict = Text("ok" if holds else "too far", style="green" if holds else "red")
+    for name, output in ran.compared.items():
+        verdict = Text(output.verdict.value, style=_STYLES[output.verdict])
+        nearness = output.nearness
         numbers = f"{nearness.sqnr_db:.1f}", f"{nearness.cosine:.6f}", f"{nearness.max_error:.4g}"
+        if output.verdict is CheckVerdict.NOTHING:
+            numbers = ("-", "-", "-")
         sheet.add(name, *numbers, verdict)
     return sheet
+
+
+def _print_notes(ran: RunResult) -> None:
+    """What is to be known about single outputs, and where half precision was left."""
+    for name, output in ran.compared.items():
+        if output.note:
+            say(f"{name}: {output.note}", _STYLES[output.verdict])
+    if ran.status == NOTHING_COMPARED:
+        say("where nothing was compared, give real inputs with --input", "yellow")
+    if ran.loss is not None:
+        say(f"why: {ran.loss}", "red")
 
 
 def _print_overflows(overflows: Sequence[Overflow]) -> None:
@@ -315,15 +343,24 @@ class RunResult:
     profile: AnyProfile | None = None
     steps: list[list[StepOps]] = field(default_factory=list)
     trace: Trace | None = None
-    compared: dict[str, Closeness] = field(default_factory=dict)
+    compared: dict[str, CheckedOutput] = field(default_factory=dict)
+    loss: HalfPrecisionLoss | None = None
     overflows: list[Overflow] = field(default_factory=list)
 
     @property
-    def holds(self) -> bool:
-        """Whether everything that was to be checked is well."""
-        least = self.order.min_sqnr
-        far = least is not None and any(nearness.sqnr_db < least for nearness in self.compared.values())
-        return not far and not self.overflows
+    def is_too_far(self) -> bool:
+        """Whether an output is further from ONNX Runtime's than allowed."""
+        return self._has(CheckVerdict.TOO_FAR)
+
+    @property
+    def status(self) -> int:
+        """What the command ends with: 0 if everything that was to be checked is well."""
+        if self.is_too_far or self.overflows:
+            return 1
+        return NOTHING_COMPARED if self._has(CheckVerdict.NOTHING) else 0
+
+    def _has(self, verdict: CheckVerdict) -> bool:
+        return any(output.verdict is verdict for output in self.compared.values())
 
     def latency(self) -> dict[str, float]:
         """In milliseconds, from asking to having, over all runs; and runs per second."""
@@ -344,7 +381,9 @@ def carry_out(order: RunOrder, model: bytes, samples: Sequence[Feeds]) -> RunRes
     with _recorded(order, ran):
         _run_samples(order, samples, ran)
     if order.min_sqnr is not None:
-        ran.compared = _compare(model, samples, ran)
+        ran.compared = check_outputs(model, samples, ran.outputs, order.min_sqnr)
+        if ran.is_too_far:
+            ran.loss = find_loss(model, samples, order.min_sqnr, order.soc)
     if order.check_range:
         ran.overflows = check_range(model, samples)
     return ran
@@ -423,29 +462,6 @@ def _profiled(session: InferenceSession, feeds: Feeds) -> AnyProfile | None:
     return run.profile
 
 
-def _compare(model: bytes, samples: Sequence[Feeds], ran: RunResult) -> dict[str, Closeness]:
-    """How far each output is from ONNX Runtime's CPU, over all samples."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise BadModel(f"onnxruntime cannot load the model: {error}") from error
-    names = list(ran.outputs)
-    exact = [session.run(names, dict(feeds)) for feeds in samples]
-    nearness = {}
-    for index, name in enumerate(names):
-        wanted = [np.asarray(result[index]) for result in exact]
-        if any(a.shape != b.shape for a, b in zip(wanted, ran.outputs[name], strict=True)):
-            raise UnsupportedFeature(f"output {name!r} has another shape in ONNX Runtime: {list(wanted[0].shape)}")
-        nearness[name] = closeness(_joined(wanted), _joined(ran.outputs[name]))
-    return nearness
-
-
-def _joined(arrays: Sequence[Array]) -> Array:
-    return np.concatenate([array.reshape(-1) for array in arrays])
-
-
 def save_outputs(path: Path, ran: RunResult) -> None:
     """One array per output; of several samples they are stacked."""
     arrays = {
@@ -465,7 +481,7 @@ def summaries(ran: RunResult) -> list[dict[str, Any]]:
     """Of each output: type, shape, and what its numbers are like."""
     rows = []
     for name, of_samples in ran.outputs.items():
-        numbers = _joined(of_samples).astype(np.float64)
+        numbers = joined(of_samples).astype(np.float64)
         finite = numbers[np.isfinite(numbers)]
         rows.append(
             {

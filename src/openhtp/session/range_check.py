@@ -25,6 +25,7 @@ from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_reader import ModelSource, open_model
 from openhtp.frontend.probing import MASK_USES, with_fixed_inputs, with_outputs
+from openhtp.session.branches import all_inputs, with_settled_branches
 from openhtp.session.pending import PendingRun
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,10 @@ def check_range(
     The model runs on ONNX Runtime's CPU in its own precision. Numbers that only hide positions from a softmax are
     not counted: minus infinity hides them as well.
     """
-    data = with_fixed_inputs(model, dims, freeze, may_stay_open=True)
+    data = settled(with_fixed_inputs(model, dims, freeze, may_stay_open=True), samples)
     proto = ModelProto.FromString(data)
     names = float_values(data)
-    bounds = _bounds(proto, names, samples)
+    bounds = _bounds(proto, names, samples) if names else {}
     readers: dict[str, list[Any]] = defaultdict(list)
     for node in proto.graph.node:
         for name in node.input:
@@ -88,7 +89,7 @@ def float_values(model: bytes) -> list[str]:
     constants = {tensor.name for tensor in graph.initializer}
     depend = {value.name for value in graph.input} - constants
     for node in graph.node:
-        if not depend.isdisjoint(node.input):
+        if not depend.isdisjoint(all_inputs(node)):
             depend.update(node.output)
     computed = [name for node in graph.node for name in node.output if name in depend and name]
     session = _session(with_outputs(model, computed))
@@ -128,6 +129,11 @@ def _only_hides(name: str, readers: Mapping[str, list[Any]]) -> bool:
         seen |= further
         waiting += further
     return True
+
+
+def settled(model: bytes, samples: Sequence[Mapping[str, Array]]) -> bytes:
+    """The model as it runs on these samples, without the branches that they do not take."""
+    return with_settled_branches(model, samples, _session)
 
 
 def _session(model: bytes) -> Any:

@@ -1,0 +1,64 @@
+"""Why a model is further from ONNX Runtime than asked: the first node that half precision cannot follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from openhtp.core.errors import QnnError
+from openhtp.session.accuracy import NodeReport, first_diverging, trace_nodes
+from openhtp.session.range_check import check_range, settled
+
+Array = npt.NDArray[Any]
+_SAMPLES = 2
+_WHY = {
+    "Log": "a logarithm shows what half precision rounds off small numbers beside large ones",
+    "Sub": "the difference of nearly equal numbers is mostly their rounding",
+    "Div": "a quotient by a small number multiplies its rounding",
+    "Reciprocal": "the reciprocal of a small number multiplies its rounding",
+    "Sin": "the angle is so large that its rounding is a turn",
+    "Cos": "the angle is so large that its rounding is a turn",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HalfPrecisionLoss:
+    """The node at which a model leaves half precision, and how."""
+
+    node: str
+    op_type: str
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def find_loss(
+    model: bytes, samples: Sequence[Mapping[str, Array]], least_db: float, soc: str | None = None
+) -> HalfPrecisionLoss | None:
+    """The first node beyond the range of half precision, otherwise the first below so many decibels.
+
+    None if there is no such node, or the model cannot be looked into.
+    """
+    try:
+        taken = settled(model, samples)
+        overflows = check_range(taken, samples)
+        if overflows:
+            first, more = overflows[0], len(overflows) - 1
+            return HalfPrecisionLoss(first.node, first.op_type, f"{first}{f' (and {more} more)' if more else ''}")
+        diverging = first_diverging(trace_nodes(taken, taken, samples[:_SAMPLES], soc=soc), least_db)
+    except QnnError:
+        return None
+    return None if diverging is None else _lost_in(diverging, least_db)
+
+
+def _lost_in(report: NodeReport, least_db: float) -> HalfPrecisionLoss:
+    reason = _WHY.get(report.op_type.rpartition("+")[2], "")
+    words = (
+        f"node {report.node!r} ({report.op_type}) is the first below {least_db:g} dB: {report.htp.sqnr_db:.1f} dB"
+        f" in half precision, {report.lost_db:.1f} of them lost in it{f'; {reason}' if reason else ''}"
+    )
+    return HalfPrecisionLoss(report.node, report.op_type, words)

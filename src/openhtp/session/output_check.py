@@ -1,0 +1,130 @@
+"""Whether a model's outputs are right: each against ONNX Runtime's, and whether that said anything.
+
+An output of NaNs, or of one number over and over, agrees with itself whatever was computed: nothing was compared.
+Where an output is a choice (NonMaxSuppression, TopK), half precision swaps what is nearly equal, so its rows are
+compared as a set (``row_sets.py``).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+
+from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.session.accuracy import Closeness, closeness
+from openhtp.session.row_sets import RowSet, chosen_outputs, compare_row_sets
+
+Array = npt.NDArray[Any]
+Outputs = Mapping[str, Sequence[Array]]
+"""By name, one array per sample."""
+
+
+class CheckVerdict(enum.Enum):
+    """What came of comparing an output."""
+
+    OK = "ok"
+    TOO_FAR = "too far"
+    NOTHING = "nothing was compared here"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOutput:
+    """One output over all samples: how close it is, what that means, and what is to be known about it."""
+
+    nearness: Closeness
+    verdict: CheckVerdict
+    note: str = ""
+
+
+def check_outputs(
+    model: bytes, samples: Sequence[Mapping[str, Array]], outputs: Outputs, least_db: float
+) -> dict[str, CheckedOutput]:
+    """Compare outputs with those of ONNX Runtime's CPU in the model's own precision.
+
+    Raises UnsupportedFeature if an output has another shape there and is no choice of rows, and BadModel if ONNX
+    Runtime cannot load or run the model.
+    """
+    exact = _reference(model, samples, list(outputs))
+    chosen = chosen_outputs(ModelProto.FromString(model).graph) & set(outputs)
+    checked = {}
+    for name, row_set in compare_row_sets(exact, outputs, chosen, least_db).items():
+        checked[name] = _checked_set(row_set, joined(exact[name]), least_db)
+    for name in outputs:
+        if name not in checked:
+            checked[name] = _checked(name, exact[name], outputs[name], least_db)
+    return {name: checked[name] for name in outputs}
+
+
+def _reference(
+    model: bytes, samples: Sequence[Mapping[str, Array]], names: Sequence[str]
+) -> dict[str, list[Array]]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        runs = [session.run(names, dict(feeds)) for feeds in samples]
+    except Exception as error:  # its errors have no common class
+        raise BadModel(f"onnxruntime cannot run the model: {error}") from error
+    return {name: [np.asarray(run[index]) for run in runs] for index, name in enumerate(names)}
+
+
+def _checked(name: str, exact: Sequence[Array], other: Sequence[Array], least_db: float) -> CheckedOutput:
+    if any(a.shape != b.shape for a, b in zip(exact, other, strict=True)):
+        raise UnsupportedFeature(f"output {name!r} has another shape in ONNX Runtime: {list(exact[0].shape)}")
+    wanted, computed = joined(exact), joined(other)
+    if wanted.dtype.kind not in "biuf":
+        same = float(np.array_equal(wanted, computed))
+        nearness = Closeness(np.inf if same else -np.inf, same, 0.0 if same else np.inf)
+        return CheckedOutput(nearness, CheckVerdict.OK if same else CheckVerdict.TOO_FAR, "compared as text")
+    nearness = closeness(wanted, computed)
+    if nearness.sqnr_db < least_db:
+        return CheckedOutput(nearness, CheckVerdict.TOO_FAR, _one_sided(wanted, computed))
+    reason = _says_nothing(wanted)
+    return CheckedOutput(nearness, CheckVerdict.NOTHING if reason else CheckVerdict.OK, reason)
+
+
+def _checked_set(row_set: RowSet, exact: Array, least_db: float) -> CheckedOutput:
+    if row_set.nearness.sqnr_db < least_db:
+        return CheckedOutput(row_set.nearness, CheckVerdict.TOO_FAR, row_set.note)
+    # Classes of rows may well be one and the same.
+    reason = _says_nothing(exact) if exact.dtype.kind == "f" or not row_set.rows else ""
+    verdict = CheckVerdict.NOTHING if reason else CheckVerdict.OK
+    return CheckedOutput(row_set.nearness, verdict, reason or row_set.note)
+
+
+def _one_sided(exact: Array, other: Array) -> str:
+    """Which side alone has numbers that are none."""
+    broken = {
+        "ONNX Runtime": int(np.sum(~np.isfinite(exact.astype(np.float64)))),
+        "the HTP": int(np.sum(~np.isfinite(other.astype(np.float64)))),
+    }
+    return "; ".join(f"{count:,} infinite or NaN on {where}" for where, count in broken.items() if count)
+
+
+def _says_nothing(exact: Array) -> str:
+    """Why agreeing with this array is no news; empty if it is."""
+    numbers = exact.astype(np.float64)
+    if not numbers.size:
+        return "it is empty"
+    nans = int(np.sum(np.isnan(numbers)))
+    if nans:
+        return f"{nans:,} of {numbers.size:,} numbers are NaN on both sides"
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        return "all of it is infinite on both sides"
+    # One number that is not 0 was computed from something.
+    if finite.min() == finite.max() and (numbers.size > 1 or not finite[0]):
+        return f"every number is {finite[0]:g}"
+    return ""
+
+
+def joined(arrays: Sequence[Array]) -> Array:
+    """One row of all numbers."""
+    return np.concatenate([array.reshape(-1) for array in arrays])

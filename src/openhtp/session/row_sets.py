@@ -1,0 +1,148 @@
+"""Outputs that are choices, as the boxes of a detector: rows are paired by what they say, not by their order.
+
+Half precision swaps rows whose scores are nearly equal, and drops another one at the cut. Outputs with equally
+many rows belong together (boxes, scores, classes), and are paired together. A row near the cut may have no
+partner.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from openhtp.session.accuracy import Closeness, closeness
+
+Array = npt.NDArray[Any]
+_CHOICES = frozenset(("NonMaxSuppression", "TopK"))
+# A box of 4 numbers and its score, at least.
+_BOX_AND_SCORE = 5
+# A row so near to the one at its own place, as a share of what is allowed, is that row.
+_SAME = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """One output, compared as a set: how close paired rows are, and how many there were on ONNX Runtime."""
+
+    nearness: Closeness
+    rows: int
+    note: str
+
+
+def chosen_outputs(graph: Any) -> set[str]:
+    """Outputs of a graph's protobuf whose order, or choice, depends on scores."""
+    depend: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _CHOICES or not depend.isdisjoint(node.input):
+            depend.update(node.output)
+    return {value.name for value in graph.output if value.name in depend}
+
+
+def compare_row_sets(
+    exact: Mapping[str, Sequence[Array]],
+    other: Mapping[str, Sequence[Array]],
+    names: set[str],
+    least_db: float,
+) -> dict[str, RowSet]:
+    """Compare the named outputs as sets of rows, those with equally many rows together."""
+    together: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name in exact:
+        if name in names and exact[name][0].ndim and exact[name][0].dtype.kind in "biuf":
+            together[tuple(len(_rows(array)) for array in exact[name])].append(name)
+    found: dict[str, RowSet] = {}
+    for members in together.values():
+        if all(len({len(_rows(array)) for array in samples}) == 1 for samples in _by_sample(other, members)):
+            found |= _compare(members, _by_sample(exact, members), _by_sample(other, members), least_db)
+    return found
+
+
+def _by_sample(outputs: Mapping[str, Sequence[Array]], names: Sequence[str]) -> list[tuple[Array, ...]]:
+    return list(zip(*(outputs[name] for name in names), strict=True))
+
+
+def _compare(
+    names: Sequence[str], exact: Sequence[Sequence[Array]], other: Sequence[Sequence[Array]], least_db: float
+) -> dict[str, RowSet]:
+    """Pair rows of each sample, then compare output by output. A row without a partner counts as lost."""
+    apart = 10 ** (-least_db / 20)
+    sides: dict[str, tuple[list[Array], list[Array]]] = {name: ([], []) for name in names}
+    rows = moved = excused = lost = 0
+    for wanted, computed in zip(exact, other, strict=True):
+        left, right = [_rows(array) for array in wanted], [_rows(array) for array in computed]
+        partners, near_cut = _paired(left, right, apart)
+        rows += len(partners)
+        moved += int(np.sum((partners >= 0) & (partners != np.arange(len(partners)))))
+        excused += int(near_cut.sum())
+        lost += int(np.sum((partners < 0) & ~near_cut))
+        kept = ~near_cut
+        for name, a, b in zip(names, left, right, strict=True):
+            padded = np.concatenate([b, np.zeros((1, b.shape[1]), b.dtype)]) if b.shape[1] == a.shape[1] else a * 0
+            sides[name][0].append(a[kept].reshape(-1))
+            sides[name][1].append(padded[partners[kept]].reshape(-1) if len(padded) else a[kept].reshape(-1) * 0)
+    note = f"compared as a set of {rows:,} rows: {moved:,} at another place, {excused:,} near the cut left out"
+    note += f", {lost:,} without a partner" if lost else ""
+    return {
+        name: RowSet(closeness(np.concatenate(a), np.concatenate(b)), rows, note) for name, (a, b) in sides.items()
+    }
+
+
+def _rows(array: Array) -> Array:
+    """An output as rows of numbers; of a batch, all rows one after the other."""
+    batched = array.ndim > 2 or (array.ndim == 2 and array.shape[0] == 1)
+    count = int(np.prod(array.shape[:2])) if batched else array.shape[0]
+    return array.reshape(count, -1) if array.size else np.zeros((0, 1), array.dtype)
+
+
+def _paired(left: Sequence[Array], right: Sequence[Array], apart: float) -> tuple[npt.NDArray[np.intp], Array]:
+    """For each row of the left side its partner (-1: none), and whether it has none as it is near the cut."""
+    first, second = _features(left, left), _features(right, left)
+    partners = np.full(len(first), -1, np.intp)
+    near_cut = np.zeros(len(first), bool)
+    if first.shape[1] != second.shape[1]:
+        return partners, near_cut
+    free = np.ones(len(second), bool)
+    for index, row in enumerate(first):
+        if index < len(second) and free[index] and np.abs(second[index] - row).max() <= _SAME * apart:
+            partners[index], free[index] = index, False
+            continue
+        candidates = np.flatnonzero(free)
+        if not len(candidates):
+            break
+        distances = np.abs(second[candidates] - row).max(axis=1)
+        # Of equally near ones the same place: what did not move is not said to have moved.
+        nearest = min(range(len(candidates)), key=lambda at: (distances[at], abs(int(candidates[at]) - index)))
+        if distances[nearest] <= apart:
+            partners[index] = candidates[nearest]
+            free[partners[index]] = False
+    scores = _scores(left)
+    if scores is not None and len(scores):
+        near_cut = (partners < 0) & (scores <= scores.min() + apart * max(float(np.abs(scores).max()), 1e-30))
+    return partners, near_cut
+
+
+def _features(arrays: Sequence[Array], scale_by: Sequence[Array]) -> Array:
+    """All numbers of a row. Floats count relative to the largest of their output, whole numbers as they are."""
+    columns = []
+    for array, scale in zip(arrays, scale_by, strict=True):
+        numbers = np.nan_to_num(array.astype(np.float64))
+        largest = float(np.abs(np.nan_to_num(scale.astype(np.float64))).max(initial=0.0)) or 1.0
+        columns.append(numbers / largest if array.dtype.kind == "f" else numbers)
+    return np.concatenate(columns, axis=1)
+
+
+def _scores(arrays: Sequence[Array]) -> Array | None:
+    """The scores by which rows were chosen: an output of one number per row, or a falling column of boxes."""
+    for array in arrays:
+        if array.dtype.kind == "f" and array.shape[1] == 1:
+            return np.asarray(array[:, 0], np.float64)
+    for array in arrays:
+        if array.dtype.kind == "f" and array.shape[1] >= _BOX_AND_SCORE:
+            for column in array.T.astype(np.float64):
+                if np.all(np.diff(column) <= 0) and column.min(initial=0.0) >= 0 and column.max(initial=0.0) <= 1:
+                    return np.asarray(column)
+    return None
