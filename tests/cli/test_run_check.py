@@ -102,11 +102,12 @@ def test_a_logarithm_of_a_spectrum_is_named(tmp_path: Path) -> None:
         [floats("x", [1, 512])],
         [floats("y", [1, 256])],
         waves=waves.astype(np.float32),
-        least=np.array([1e-6], np.float32),
+        least=np.array([1e-8], np.float32),
     )
     np.savez(tmp_path / "in.npz", x=0.5 * np.sin(2 * np.pi * 7.04 * time / 512).astype(np.float32)[None])
     text = invoke(path, "--input", tmp_path / "in.npz", "--min-sqnr", 30, code=1)
     assert "why: node 'loudness' (Log) is the first below 30 dB" in text
+    assert "the constant 'least', 1e-08, is 0 in half precision" in text
     assert "a logarithm shows what half precision rounds off" in text
 
 

@@ -65,6 +65,15 @@ NOTHING_COMPARED = 3
 """The status of a check that says nothing about an output."""
 
 
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Compare with ONNX Runtime; status 1 if too far, 3 if an output says nothing."),
+]
+CheckRange = Annotated[
+    bool, typer.Option("--check-range", help="Look for what half precision cannot hold; status 1 if found.")
+]
+
+
 def run(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:mobilenet_v2.")],
     inputs: Annotated[
@@ -88,16 +97,9 @@ def run(
     freeze: Freeze = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a run goes.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the runs (ui.perfetto.dev).")] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Compare with ONNX Runtime; status 1 if too far, 3 if an output says nothing."
-        ),
-    ] = False,
+    check: Check = False,
     min_sqnr: Annotated[float, typer.Option(help="With --check: least decibels of an output.")] = 20.0,
-    check_range: Annotated[
-        bool, typer.Option("--check-range", help="Look for what half precision cannot hold; status 1 if found.")
-    ] = False,
+    check_range: CheckRange = False,
     json_file: JsonFile = None,
 ) -> None:
     """Run a model on an emulated HTP: outputs, latency (measured on this computer), and checks."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from openhtp.core.errors import QnnError
 from openhtp.session.accuracy import NodeReport, first_diverging, trace_nodes
@@ -52,11 +55,31 @@ def find_loss(
         diverging = first_diverging(trace_nodes(taken, taken, samples[:_SAMPLES], soc=soc), least_db)
     except QnnError:
         return None
-    return None if diverging is None else _lost_in(diverging, least_db)
+    return None if diverging is None else _lost_in(diverging, least_db, _vanished(taken, diverging.tensor))
 
 
-def _lost_in(report: NodeReport, least_db: float) -> HalfPrecisionLoss:
-    reason = _WHY.get(report.op_type.rpartition("+")[2], "")
+def _vanished(model: bytes, tensor: str) -> str:
+    """A constant that half precision makes 0, next to the node that makes a tensor: epsilons are that small."""
+    graph = ModelProto.FromString(model).graph
+    makers = {name: node for node in graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            constants.update((node.output[0], item.t) for item in node.attribute if item.name == "value")
+    reader = makers[tensor]
+    near = [*reader.input, *(name for source in reader.input if source in makers for name in makers[source].input)]
+    for name in near:
+        held = constants.get(name)
+        if held is not None and held.data_type == TensorProto.FLOAT and math.prod(held.dims) == 1:
+            number = float(numpy_helper.to_array(held).reshape(-1)[0])
+            if number and not np.float16(number):
+                return f"the constant {name!r}, {number:g}, is 0 in half precision"
+    return ""
+
+
+def _lost_in(report: NodeReport, least_db: float, vanished: str) -> HalfPrecisionLoss:
+    reasons = [vanished, _WHY.get(report.op_type.rpartition("+")[2], "")]
+    reason = "; ".join(words for words in reasons if words)
     words = (
         f"node {report.node!r} ({report.op_type}) is the first below {least_db:g} dB: {report.htp.sqnr_db:.1f} dB"
         f" in half precision, {report.lost_db:.1f} of them lost in it{f'; {reason}' if reason else ''}"
