@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp.cli.main import app
 from openhtp.cli.run import NOTHING_COMPARED
+from openhtp.engine.onnxruntime import onnxruntime
 
 
 def invoke(*args: object, code: int = 0) -> str:

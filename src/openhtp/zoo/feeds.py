@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from openhtp.zoo.input_values import NOISE, input_values
+from openhtp.frontend.input_values import NOISE, input_values
 
 Feeds = dict[str, npt.NDArray[Any]]
 
