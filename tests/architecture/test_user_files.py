@@ -12,6 +12,7 @@ LOADERS = ("np", "numpy", "onnx")
 # Who reads files that no caller named, or writes.
 OWN = {
     "core/files.py": "the one place; it also writes",
+    "abi/kernel_copies.py": "/proc",
     "abi/memory.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself; /proc",
@@ -32,7 +33,7 @@ OWN = {
     "engine/prepared.py": "opens sessions, not files",
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
     "engine/sessions.py": "what ONNX Runtime just wrote to a folder of ours",
-    "engine/wide.py": "/proc",
+    "engine/integer_kernels.py": "/proc",
     "frontend/calibration.py": "pictures and members of an archive whose bytes came through core/files.py",
     "frontend/quantize.py": "what the quantizer just wrote to a folder of ours",
     "hw/clocks.py": "a resource of the package",

@@ -40,6 +40,7 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
     assert found["onnxruntime"]["detail"] == importlib.metadata.version("onnxruntime")
     assert found["telemetry"]["detail"].startswith("off")
     assert "a graph ran in" in found["emulator"]["detail"]
+    assert "multiplied correctly" in found["products"]["detail"]
     assert found["vendor"]["health"] == "missing"
     assert "openhtp[vendor]" in found["vendor"]["advice"]
     assert found["shared memory"]["health"] == found["runtime directory"]["health"] == "ok"
@@ -83,6 +84,13 @@ def test_a_wrong_answer_is_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(htp.Graph, "execute_async", lambda *_: Wrong())
     with htp.Backend() as backend, pytest.raises(ArithmeticError, match=r"1 \+ 2 was computed as 1"):
         doctor._try_device(backend)
+
+
+@pytest.mark.usefixtures("no_library")
+def test_wrong_products_are_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(htp.Graph, "execute", lambda *_: {"y": doctor.np.zeros((2, 2), "uint8")})
+    with pytest.raises(ArithmeticError, match="products of extreme 8-bit numbers are wrong"):
+        doctor._products()
 
 
 def test_a_damaged_library_is_reported_and_forgiven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

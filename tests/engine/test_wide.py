@@ -13,7 +13,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.engine import segments, wide
+from openhtp.engine import integer_kernels, segments, wide
+from openhtp.engine.integer_kernels import IntegerKernels
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.builder import GraphBuilder
@@ -26,7 +27,7 @@ Array = npt.NDArray[np.integer]
 
 
 def levels() -> npt.NDArray[np.int8]:
-    return np.random.default_rng(1).integers(-127, 128, (WIDTH, DEPTH)).astype(np.int8)
+    return np.random.default_rng(1).integers(-128, 128, (WIDTH, DEPTH)).astype(np.int8)
 
 
 def layer(rows: int) -> HtpProgram:
@@ -66,10 +67,11 @@ def computed(program: HtpProgram, loaded: OrtProgram, **given: Array) -> Array:
     return made
 
 
-@pytest.fixture(params=[True, False], ids=["whole bytes", "small pieces"])
+@pytest.fixture(params=IntegerKernels)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on processors whose kernels saturate, too."""
-    monkeypatch.setattr(wide, "multiplies_exactly", lambda: request.param)
+    """As on processors whose kernels saturate or wrap, too."""
+    for module in (wide, integer_kernels):
+        monkeypatch.setattr(module, "integer_kernels", lambda: request.param)
 
 
 @pytest.mark.usefixtures("kernels")

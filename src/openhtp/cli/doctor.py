@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import typer
 from rich.text import Text
 
@@ -22,6 +23,7 @@ from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, w
 from openhtp.core.foreign_text import printable
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
+from openhtp.engine.integer_kernels import integer_kernels
 from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
@@ -101,6 +103,7 @@ def examine() -> Iterator[CheckupLine]:
     yield _guarded("open files", _open_files, "raise the limit: ulimit -n 4096")
     yield _guarded("runtime directory", _runtime_directory, "set OPENHTP_RUNTIME_DIR to a directory of your own")
     yield _guarded("emulator", _emulator, "please report this with the text above")
+    yield _guarded("products", _products, "please report this with the text above, and the processor's name")
     yield _guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
 
 
@@ -175,6 +178,27 @@ def _runtime_directory() -> str:
 def _emulator() -> str:
     with htp.Backend() as backend:
         return _try_device(backend)
+
+
+def _products() -> str:
+    """Multiply extreme numbers, which kernels of some processors get wrong unless the engine takes care."""
+    depth, scale = 96, 16384.0
+    inputs: npt.NDArray[np.uint8] = np.repeat(np.array([[0], [255]], np.uint8), depth, axis=1)
+    weights: npt.NDArray[np.int8] = np.repeat(np.array([[-128], [127]], np.int8), depth, axis=1)
+    with htp.Backend() as backend:
+        graph = backend.create_device(host="thread").create_context().create_graph("products")
+        x = graph.add_tensor("x", inputs.shape, "ufixed8", quant=htp.ScaleOffset(1.0, -128), kind="app_write")
+        w = graph.add_tensor("w", weights.shape, "sfixed8", quant=htp.ScaleOffset(1.0, 0), data=weights)
+        y = graph.add_tensor("y", (2, 2), "ufixed8", quant=htp.ScaleOffset(scale, -128), kind="app_read")
+        graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+        graph.finalize()
+        computed = graph.execute({"x": inputs})["y"].astype(np.float64)
+    exact = (inputs.astype(np.float64) - 128) @ weights.T / scale + 128
+    if np.abs(computed - exact).max() > 1:
+        raise ArithmeticError(
+            f"products of extreme 8-bit numbers are wrong: {computed.tolist()}, not {exact.tolist()}"
+        )
+    return f"extreme 8-bit numbers are multiplied correctly (kernels: {integer_kernels()})"
 
 
 def _vendor() -> CheckupLine | str:

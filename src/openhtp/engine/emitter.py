@@ -14,7 +14,7 @@ from openhtp.core.precision import half_rounded
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
-from openhtp.engine.encoding import bias_in_steps, signed_weights
+from openhtp.engine.encoding import bias_in_steps, integer_weights
 from openhtp.engine.values import Physical, TensorForms, axes_order
 from openhtp.engine.wide import computed_right, constant_right, is_wide, wide_product
 from openhtp.ops import Node, OpDef
@@ -101,7 +101,7 @@ class NodeEmitter:
         stored = self._values.statics[spec.name]
         quant = encoding.encoding_of(spec)
         if integer and self._is_integer_path(spec, quant):
-            dtype, stored, quant = signed_weights(spec.dtype, stored, quant)
+            dtype, stored, quant = integer_weights(spec.dtype, stored, quant)
             name = self._graph.const(arrange(stored))
             return encoding.dequantize(self._graph, name, dtype, quant, axis)
         real = encoding.real_values(spec, stored)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.engine.integer_kernels import takes_signed
 from openhtp.engine.onnx_graph import OnnxGraph
 
 Array = npt.NDArray[Any]
@@ -104,15 +105,19 @@ def clamp_in_steps(dtype: DType, encoding: ScaleOffset, low: float, high: float)
     return steps(low, lowest), steps(high, highest)
 
 
-def signed_weights(dtype: DType, stored: Array, quant: Encoding) -> tuple[DType, Array, Encoding]:
+def integer_weights(dtype: DType, stored: Array, quant: Encoding) -> tuple[DType, Array, Encoding]:
     """8-bit weights as signed numbers: the integer kernels are several times faster with those.
 
-    Moving all stored numbers and the zero point by 128 changes no real value.
+    Where the kernels of this processor would be wrong for them, unsigned. Moving all stored numbers and the zero
+    point by 128 changes no real value.
     """
-    if dtype is not DType.UFIXED_POINT_8:
-        return dtype, stored, quant
-    moved = (stored.astype(np.int16) - 128).astype(np.int8)
-    return DType.SFIXED_POINT_8, moved, _moved(quant, 128)
+    if dtype is DType.UFIXED_POINT_8:
+        moved = (stored.astype(np.int16) - 128).astype(np.int8)
+        return (DType.SFIXED_POINT_8, moved, _moved(quant, 128)) if takes_signed(moved) else (dtype, stored, quant)
+    if dtype is DType.SFIXED_POINT_8 and not takes_signed(stored):
+        moved = (stored.astype(np.int16) + 128).astype(np.uint8)
+        return DType.UFIXED_POINT_8, moved, _moved(quant, -128)
+    return dtype, stored, quant
 
 
 def unsigned_tensor(spec: TensorSpec) -> TensorSpec:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms, native
 from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
@@ -26,7 +27,6 @@ from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import ComputeSession, PackagedSession
 from openhtp.engine.strips import RowWindow
-from openhtp.engine.wide import multiplies_exactly
 from openhtp.program.container import digest
 
 Array = npt.NDArray[Any]
@@ -250,7 +250,8 @@ def _settings() -> dict[str, str]:
         # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
         "session.qdqisint8allowed": "1",
     }
-    return settings if multiplies_exactly() else settings | {"session.x64quantprecision": "1"}
+    saturates = integer_kernels() is IntegerKernels.SATURATES
+    return settings | {"session.x64quantprecision": "1"} if saturates else settings
 
 
 def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> ComputeSession:

@@ -8,11 +8,8 @@ Weights stay as small as they are stored, and are read where they lie, so all gr
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine import encoding
-from openhtp.engine.encoding import signed_weights
+from openhtp.engine.encoding import integer_weights
+from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.onnx_graph import OnnxGraph
 
 Array = npt.NDArray[Any]
@@ -45,10 +43,13 @@ def constant_right(graph: OnnxGraph, spec: TensorSpec, stored: Array) -> Right |
     """Constant weights [in, out], given as they are stored. None if no wide product takes them."""
     if spec.dtype.bits != 8 or not spec.dtype.is_fixed_point or stored.ndim != 2 or len(stored) > _longest(128):
         return None
-    _, levels, quant = signed_weights(spec.dtype, stored, encoding.encoding_of(spec))
-    if any(encoding.zero_points(quant)):
+    dtype, levels, quant = integer_weights(spec.dtype, stored, encoding.encoding_of(spec))
+    middle = 0 if dtype.signed else 128
+    if any(zero != middle for zero in encoding.zero_points(quant)):
         return None
     scales = np.array(quant.scale if isinstance(quant, ScaleOffset) else quant.scales)
+    if middle:
+        return Right(graph.const(levels), graph.const(np.array(middle, np.uint8)), scales)
     return Right(graph.const(levels), "", scales, levels.sum(axis=0, dtype=np.int64))
 
 
@@ -74,20 +75,9 @@ def is_wide(spec: TensorSpec) -> bool:
     return wide and encoding.has_operator(spec.dtype, quant)
 
 
-@cache
-def multiplies_exactly() -> bool:
-    """Whether this CPU adds products of u8 and s8 without saturating on the way (VNNI on x86)."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-
-
 def piece_bits() -> tuple[int, ...]:
     """Bits of each piece, the lowest first: kernels that add pairs of products in 16 bits take at most 7."""
-    return (8, 8) if multiplies_exactly() else (5, 5, 6)
+    return (5, 5, 6) if integer_kernels() is IntegerKernels.SATURATES else (8, 8)
 
 
 def pieces(graph: OnnxGraph, stored: str) -> tuple[str, ...]:
