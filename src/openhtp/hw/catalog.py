@@ -1,4 +1,4 @@
-"""The SoCs we know. Adding one is adding a table to ``socs.toml``."""
+"""The SoCs we know. Adding one is adding a row to ``socs.toml``."""
 
 from __future__ import annotations
 
