@@ -41,7 +41,8 @@ def test_estimates_are_modelled_and_say_so() -> None:
     output = openhtp("estimate", "llama-3.2-3b", "--soc", "SM8750,SM8550", "--prompt", "512", "--json", "-")
     found = json.loads(output)
     assert found["times"] == "modelled"
-    assert [row["soc"] for row in found["estimates"]] == ["SM8750", "SM8550"]
+    rows = [(row["soc"], row["kv"]) for row in found["estimates"]]
+    assert rows == [(soc, kv) for soc in ("SM8750", "SM8550") for kv in ("flat", "native")]
     assert "no rates are published" in openhtp("estimate", "llama-3.2-1b", "--soc", "SM8550")
 
 

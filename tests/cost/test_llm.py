@@ -65,6 +65,38 @@ def test_an_estimate_grows_as_it_should() -> None:
     assert not estimate_llm("llama-3.2-1b", "SM8550").fitted
 
 
+def test_a_native_cache_gains_the_more_the_longer_the_context_is() -> None:
+    for soc in ("SM8650", "SM8750", "SM8550"):
+        rates, firsts, energies = [], [], []
+        for context in (1024, 4096, 16384):
+            flat, native = (estimate_llm("llama-3.2-3b", soc, context=context, kv=kv) for kv in ("flat", "native"))
+            rates.append(native.tokens_per_s / flat.tokens_per_s)
+            firsts.append(flat.ttft_ms / native.ttft_ms)
+            energies.append(flat.token_energy_pj / native.token_energy_pj)
+            low, high = flat.native_gain_ms
+            assert low / 3 < flat.decode_ms - native.decode_ms < high
+        for gains in (rates, firsts, energies):
+            assert 1.002 < gains[0] < gains[1] < gains[2] < 2, soc
+
+
+def test_flat_is_what_was_published() -> None:
+    found, shape = estimate_llm("llama-3.2-3b", context=4096), PRESETS["llama-3.2-3b"]
+    assert found.kv == "flat"
+    assert found.decode_ms == pytest.approx(llm_rates().decode_ms(shape, "SM8750", "w4a16", 4096))
+    assert found.pass_ms == pytest.approx(llm_rates().pass_ms(shape, "SM8750", "w4a16", 4096))
+
+
+def test_a_masked_softmax_gains_the_more_the_fewer_places_are_valid() -> None:
+    added = estimate_llm("llama-3.2-3b", context=8192)
+    whole, some, few = (
+        estimate_llm("llama-3.2-3b", context=8192, masked_softmax=True, valid=valid) for valid in (None, 4096, 256)
+    )
+    assert added.ttft_ms == pytest.approx(whole.ttft_ms)
+    assert whole.ttft_ms > 1.05 * some.ttft_ms
+    assert some.ttft_ms > 1.05 * few.ttft_ms
+    assert whole.tokens_per_s < some.tokens_per_s < few.tokens_per_s
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -74,6 +106,9 @@ def test_an_estimate_grows_as_it_should() -> None:
         ({"context": 0}, "context is 0"),
         ({"accepted": 0.5}, "expected 1 or more"),
         ({"soc": "SM1"}, "SM1"),
+        ({"kv": "round"}, "expected flat or native"),
+        ({"valid": 10}, "for a masked softmax alone"),
+        ({"valid": 0, "masked_softmax": True}, "expected 1 to 4096 tokens"),
     ],
 )
 def test_bad_questions(options: dict[str, Any], words: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from openhtp.compiler.kv_layout import retiled_elements
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.core.precision import NumberFormat, precision_of
 from openhtp.ops import Node, find_op
@@ -33,7 +34,8 @@ class KernelSize:
     its readers refer to the kernel that made the data. ``strips`` counts the pieces that its ops can be computed
     in.
     ``sloped`` counts elements of a matrix op's result that a PReLU of the same kernel multiplies by its slopes.
-    ``wide_product`` is on where both factors have 16 bits.
+    ``wide_product`` is on where both factors have 16 bits. ``retiled`` counts elements of a flat KV cache that are
+    put into the HMX's layout first (``kv_layout.py``).
     """
 
     name: str
@@ -60,6 +62,7 @@ class KernelSize:
     reads: tuple[int, ...] = ()
     strips: int = 1
     wide_product: bool = False
+    retiled: int = 0
 
     @property
     def edge(self) -> int:
@@ -73,21 +76,33 @@ def batched(kernel: KernelSize, count: int) -> KernelSize:
     return dataclasses.replace(kernel, **grown)
 
 
-_WITH_BATCH = ("read", "written", "macs", "edge_in", "edge_out", "packed", "sloped", "matrices", "strips")
+_WITH_BATCH = (
+    "read",
+    "written",
+    "macs",
+    "edge_in",
+    "edge_out",
+    "packed",
+    "sloped",
+    "matrices",
+    "strips",
+    "retiled",
+)
 
 
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     """The kernels of a program, in running order."""
     makers: dict[str, tuple[int, ...]] = {}
+    retiled = retiled_elements(program)
     sizes = []
     for index, kernel in enumerate(program.kernels):
         reads = tuple(dict.fromkeys(maker for name in kernel.inputs for maker in makers.get(name, ())))
         makers.update(dict.fromkeys(kernel.outputs, reads if kernel.kind == MOVES_NOTHING else (index,)))
-        sizes.append(_size(kernel, program, reads))
+        sizes.append(_size(kernel, program, reads, retiled.get(kernel.name, 0)))
     return tuple(sizes)
 
 
-def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> KernelSize:
+def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: int) -> KernelSize:
     """The size of a kernel. Its first op decides what is read and computed; the other ops use that op's result."""
     statics = program.statics
     work, call = kernel.nodes[0].work, program.source.call(kernel.nodes[0])
@@ -121,6 +136,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...]) -> Kernel
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
         wide_product=is_wide_product(find_op(first.op), first),
+        retiled=retiled,
         **unit_size,
     )
 

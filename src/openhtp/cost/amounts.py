@@ -31,6 +31,8 @@ AMOUNTS = (
     "edge",
 )
 """Matrix kinds in giga multiply-accumulates, vector kinds in mega elements, the rest in megabytes."""
+RETILED = "retiled"
+"""Elements of a flat KV cache that are put into tiles; no published network has any, so it was not fitted."""
 DMA_AMOUNTS = ("edge_dma", "spill")
 """What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
 
@@ -78,6 +80,7 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
         amounts["stem_pack"] = kernel.packed / MEGA
         amounts["prelu"] = kernel.sloped * kernel.vector_padding[wide] / MEGA
         amounts["matrices"] = kernel.matrices if kernel.kind == "matmul" else 0.0
+        amounts[RETILED] = kernel.retiled / MEGA
     elif kernel.kind in _BY_WINDOW:
         # Strides do not help: every pixel of the input passes through the registers.
         read = kernel.read * kernel.read_padding[wide] / MEGA if kernel.kind == "depthwise" else 0.0

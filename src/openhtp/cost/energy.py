@@ -43,7 +43,9 @@ def on_chip_pj(kernels: Sequence[KernelSize], formats: Sequence[NumberFormat]) -
 def _kernel_pj(kernel: KernelSize, form: NumberFormat) -> float:
     product = WIDE_MAC_PJ if kernel.wide_product and form is NumberFormat.W8A16 else MAC_PJ[form]
     moved = (kernel.read + kernel.written) * form.activation_bytes + kernel.weights * weight_bytes(kernel, form)
-    return kernel.macs * product + kernel.written * MAC_PJ[form] + moved * VTCM_PJ_PER_BYTE
+    # Bytes of a flat cache are read, put in order and written.
+    tiled = kernel.retiled * (2 * VTCM_PJ_PER_BYTE + MAC_PJ[NumberFormat.W8A8])
+    return kernel.macs * product + kernel.written * MAC_PJ[form] + moved * VTCM_PJ_PER_BYTE + tiled
 
 
 def weight_bytes(kernel: KernelSize, form: NumberFormat) -> int:

@@ -16,6 +16,7 @@ from importlib import resources
 
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
+from openhtp.cost.llm_attention import KV_FORMS, AttentionForm
 from openhtp.hw.catalog import find_soc
 
 # Bits of weights in the layers.
@@ -158,7 +159,10 @@ _RETILE_GBS = (20.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmEstimate:
-    """Modelled times of a language model on a SoC. Errors are medians over models that had no part in the fit."""
+    """Modelled times of a language model on a SoC. Errors are medians over models that had no part in the fit.
+
+    ``token_energy_pj`` is for ratios between estimates alone.
+    """
 
     model: str
     soc: str
@@ -176,6 +180,8 @@ class LlmEstimate:
     ttft_error: float
     fitted: bool
     native_gain_ms: tuple[float, float]
+    kv: str
+    token_energy_pj: float
 
     def pass_of(self, tokens: int) -> float:
         """Time of a pass of some other number of tokens: weights are read once, products grow."""
@@ -190,30 +196,35 @@ def estimate_llm(
     context: int = 4096,
     prompt: int = PASS_TOKENS,
     accepted: float = 1.0,
+    kv: str = "flat",
+    masked_softmax: bool = False,
+    valid: int | None = None,
 ) -> LlmEstimate:
     """Modelled time to first token and tokens per second.
 
     ``model`` is a preset's name or a shape, ``accepted`` how many tokens a decoding pass yields (speculation).
+    ``kv`` is ``flat`` or ``native``. With ``masked_softmax`` it counts how many places of the context are
+    ``valid``: all of it unless given.
     """
     name, shape = _shape_of(model)
     chip = find_soc(soc).name
     if precision not in WEIGHT_BITS:
         raise InvalidArgument(f"precision is {shown(precision)}; expected one of {', '.join(WEIGHT_BITS)}")
-    for what, tokens in (("context", context), ("prompt", prompt)):
-        number = whole_number(tokens)
-        if number is None or number < 1:
-            raise InvalidArgument(f"{what} is {shown(tokens)}; expected a number of tokens")
-    if prompt > context:
-        raise InvalidArgument(f"a prompt of {prompt} tokens does not fit a context of {context}")
+    _check_tokens(context, prompt)
     if not isinstance(accepted, int | float) or accepted < 1:
         raise InvalidArgument(f"accepted is {shown(accepted)}; expected 1 or more tokens a pass")
+    form = _attention_form(kv, masked_softmax=masked_softmax, valid=valid, context=context)
     rates = llm_rates()
-    decode = rates.decode_ms(shape, chip, precision, context)
-    single = rates.pass_ms(shape, chip, precision, context)
+    cache, scores = shape.kv_bytes(context), shape.scores(context)
+    reading, computing = (line(shape, chip, precision, 0) for line in (rates.decode_ms, rates.pass_ms))
+    growing = rates.decode_ms(shape, chip, precision, context) - reading
+    decode = reading + form.passed_ms(chip, growing, cache, scores)
+    growing = rates.pass_ms(shape, chip, precision, context) - computing
+    single = computing + form.passed_ms(chip, growing, cache, scores * PASS_TOKENS)
     rate = 1e3 * accepted / decode
     spread = max(0.1, 2 * rates.decode_error) * (1 if rates.knows(chip) else 3)
-    reading = rates.decode_ms(shape, chip, precision, 0)
-    retile = [shape.kv_bytes(context) / gbs / _GB * 1e3 for gbs in _RETILE_GBS]
+    retile = [cache / gbs / _GB * 1e3 for gbs in _RETILE_GBS]
+    macs = shape.layer_weights + shape.output_weights + 2 * scores * shape.head_dim
     return LlmEstimate(
         model=name,
         soc=chip,
@@ -231,7 +242,29 @@ def estimate_llm(
         ttft_error=rates.ttft_error,
         fitted=rates.knows(chip),
         native_gain_ms=(min(retile), max(retile)),
+        kv=form.kv,
+        token_energy_pj=form.token_pj(shape.weight_bytes(precision), cache, macs),
     )
+
+
+def _check_tokens(context: int, prompt: int) -> None:
+    for what, tokens in (("context", context), ("prompt", prompt)):
+        number = whole_number(tokens)
+        if number is None or number < 1:
+            raise InvalidArgument(f"{what} is {shown(tokens)}; expected a number of tokens")
+    if prompt > context:
+        raise InvalidArgument(f"a prompt of {prompt} tokens does not fit a context of {context}")
+
+
+def _attention_form(kv: str, *, masked_softmax: bool, valid: int | None, context: int) -> AttentionForm:
+    if kv not in KV_FORMS:
+        raise InvalidArgument(f"kv is {shown(kv)}; expected {' or '.join(KV_FORMS)}")
+    places = context if valid is None else whole_number(valid)
+    if places is None or not 1 <= places <= context:
+        raise InvalidArgument(f"valid is {shown(valid)}; expected 1 to {context} tokens, the context")
+    if valid is not None and not masked_softmax:
+        raise InvalidArgument("valid counts for a masked softmax alone; expected masked_softmax with it")
+    return AttentionForm(kv=kv, masked_softmax=masked_softmax, valid=places, context=context)
 
 
 def _shape_of(model: str | LlmShape) -> tuple[str, LlmShape]:

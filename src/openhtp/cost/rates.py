@@ -151,4 +151,6 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     us["launch"] = parameters.op_us[word] / rates.vector_speed
     us["matrices"] = parameters.matrix_us[word] / rates.vector_speed
     us["edge"] = parameters.edge_us / rates.vector_speed
+    # A cache has 8 bits whatever the activations have; putting it into tiles is taken for a transpose.
+    us["retiled"] = parameters.vector["transpose"][NumberFormat.W8A8.value] / rates.vector_speed
     return us
