@@ -177,12 +177,12 @@ def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: Library
     graph = unfinished(context)
     assert graph.set_config(vtcm(2), optimization(Optimization.FINALIZE_FLAG, 3.0)) == 0
     graph._graph.finalize()
-    assert (stored(context, lib_dir).vtcm, stored(context, lib_dir).optimization) == (2, 3)
+    assert (stored(context, lib_dir).vtcm, stored(context, lib_dir).optimization) == (2 << 20, 3)
     for option in (vtcm(4), optimization(Optimization.FINALIZE_FLAG, 1.0), optimization(Optimization.DLBC, 1.0)):
         assert graph.set_config(option) == FINALIZED
         assert graph.set_config(threads(2), option) == FINALIZED
     about = stored(context, lib_dir)
-    assert (about.vtcm, about.optimization, about.dlbc) == (2, 3, 0)
+    assert (about.vtcm, about.optimization, about.dlbc) == (2 << 20, 3, 0)
 
 
 def with_slc(context: LibraryContext) -> RawGraph:

@@ -55,7 +55,7 @@ def graphs() -> list[tuple[HtpProgram, PackedGraph]]:
         assert made is not None
         programs.append(program)
         packed.append(made)
-    binary = read_binary(b"".join(pack_graphs(packed, BinaryInfo())))
+    binary = read_binary(b"".join(pack_graphs(packed, BinaryInfo(weight_sharing=True))))
     return [(program, binary.packed(program.name)) for program in programs]
 
 

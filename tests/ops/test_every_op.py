@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from ops_cases import all_cases, assert_close, make_case, run_case
 
+from openhtp.core.dtype import DType
+from openhtp.core.precision import half_rounded
+from openhtp.core.tensor import TensorKind
 from openhtp.ops import find_op, op_names, resolve
 from openhtp.ops._node import Layout
 
@@ -42,6 +45,32 @@ def test_sixteen_bit_weights_are_among_the_cases(name: str) -> None:
     """Those that the documents list for A16W16; each case is computed above."""
     kinds = [[dtype.name for dtype in parts[2][:2]] for known, _, parts in CASES if known == name]
     assert ["UFIXED_POINT_16", "SFIXED_POINT_16"] in kinds
+
+
+def _with_float_constants() -> list[Any]:
+    parts_by_op = {name: parts for name, _, parts in reversed(CASES) if parts[2][0] is DType.FLOAT_32}
+    return [pytest.param(parts, id=name) for name, parts in parts_by_op.items() if len(parts[1].shapes) > 1]
+
+
+@pytest.mark.parametrize("parts", _with_float_constants())
+def test_float_constants_count_as_far_as_half_precision_goes(parts: Any) -> None:
+    """So they can be stored in it: every input but the first is a constant here, which it loses bits of."""
+    case = make_case(*parts)
+    rng = np.random.default_rng(0)
+    specs = [
+        spec if not number or spec is None else dataclasses.replace(spec, kind=TensorKind.STATIC)
+        for number, spec in enumerate(case.call.inputs)
+    ]
+    call = dataclasses.replace(case.call, inputs=tuple(specs))
+    floats = [spec.name for spec in specs[1:] if spec is not None and spec.dtype is DType.FLOAT_32]
+    fine = {
+        name: (case.stored[name] * rng.uniform(0.9998, 1.0, case.stored[name].shape)).astype(np.float32)
+        for name in floats
+    }
+    stored = [{**case.stored, **data} for data in (fine, {name: half_rounded(fine[name]) for name in floats})]
+    results = [run_case(dataclasses.replace(case, call=call, stored=data)) for data in stored]
+    for exact, rounded in zip(*results, strict=True):
+        np.testing.assert_array_equal(rounded, exact)
 
 
 def _takes_any_layout() -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from openhtp.program import container
+from openhtp.program.coding import CodedData, Coding
 from openhtp.program.sources import MemorySource
 
 
@@ -16,7 +17,7 @@ def parts_of(binary: bytes) -> tuple[dict[str, Any], list[bytes]]:
     source = MemorySource(binary)
     words, begin = container.open_header(source)
     header = msgspec.msgpack.decode(words)
-    records = [container.SectionRecord(*record) for record in header["sections"]]
+    records = msgspec.convert(header["sections"], list[container.SectionRecord])
     return header, [bytes(section.read()) for section in container.locate_sections(source, begin, records)]
 
 
@@ -27,12 +28,21 @@ def put_together(
 
     ``bind`` also makes every graph say that these sections are its own.
     """
-    made = [container.make_section(section) for section in sections]
+    made = [container.make_section(coded) for coded in _as_coded(header, sections)]
     if bind:
         _bind(header, made)
     if measure:
-        header = {**header, "sections": [[section.record.nbytes, section.record.checksum] for section in made]}
+        header = {**header, "sections": [section.record for section in made]}
     return b"".join(container.pack(msgspec.msgpack.encode(header), made))
+
+
+def _as_coded(header: dict[str, Any], sections: list[bytes]) -> list[CodedData]:
+    """Sections in the codings that the header names, as far as it names any."""
+    codings = [(Coding.PLAIN, 0)] * len(sections)
+    with contextlib.suppress(KeyError, TypeError, msgspec.ValidationError):
+        records = msgspec.convert(header["sections"], list[container.SectionRecord])
+        codings[: len(records)] = [(record.coding, record.lowest) for record in records]
+    return [CodedData(memoryview(data), *how) for data, how in zip(sections, codings, strict=False)]
 
 
 def _bind(header: dict[str, Any], made: list[container.FileSection]) -> None:

@@ -57,7 +57,7 @@ def packed_with_prepared(name: str = "g", seed: int = 0) -> PackedGraph:
 
 
 def stored(*graphs: PackedGraph) -> bytes:
-    return b"".join(pack_graphs(graphs, BinaryInfo()))
+    return b"".join(pack_graphs(graphs, BinaryInfo(weight_sharing=True)))
 
 
 @settings(deadline=None)
@@ -125,7 +125,7 @@ def float_program(uses: int = 1, **options: str) -> QnnProgram:
 
 
 @pytest.mark.parametrize(
-    ("uses", "options", "once"), [(1, {}, True), (2, {}, False), (1, {"precision": "float32"}, False)]
+    ("uses", "options", "once"), [(1, {}, True), (2, {}, True), (1, {"precision": "float32"}, False)]
 )
 def test_rounded_weights_stand_for_those_that_are_used_rounded_only(
     uses: int, options: dict[str, str], *, once: bool
@@ -202,10 +202,10 @@ def test_zeros_of_different_lengths_are_different_data(names: tuple[str, ...]) -
 
 def test_a_file_of_an_older_version_is_refused_in_words() -> None:
     """Its nodes have clamps fused into them, which are no longer in the portable program."""
-    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 6: make it again") as caught:
+    with pytest.raises(BadBinary, match="format version 1; this openhtp reads version 7: make it again") as caught:
         read_binary(OLD.read_bytes())
     assert caught.value.name == "QNN_CONTEXT_ERROR_BINARY_VERSION"
-    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 6
+    assert int.from_bytes(stored(packed_with_prepared())[8:12], "little") == container.VERSION == 7
 
 
 @pytest.mark.parametrize("length", [1, 64, 300, 1500])

@@ -63,10 +63,11 @@ def test_weights_are_views_into_the_buffer_and_cannot_be_written() -> None:
     assert weights.ctypes.data % 64 == buffer.ctypes.data % 64
 
 
-def test_equal_weights_are_stored_once() -> None:
-    one = write_binary([conv_program("a")], BinaryInfo())
-    two = write_binary([conv_program("a"), conv_program("b")], BinaryInfo(soc="SM8650", arch=75))
-    other = write_binary([conv_program("a"), conv_program("b", seed=1)], BinaryInfo())
+def test_equal_weights_of_graphs_that_share_are_stored_once() -> None:
+    info = BinaryInfo(soc="SM8650", arch=75, weight_sharing=True)
+    one = write_binary([conv_program("a")], info)
+    two = write_binary([conv_program("a"), conv_program("b")], info)
+    other = write_binary([conv_program("a"), conv_program("b", seed=1)], info)
     assert len(parts_of(two)[1]) == 2, "one program and the weights of both"
     assert len(parts_of(other)[1]) == 4, "and here of each"
     binary = read_binary(two)
@@ -74,6 +75,14 @@ def test_equal_weights_are_stored_once() -> None:
     assert binary.info.soc == "SM8650"
     assert np.shares_memory(binary.program("a").statics["w"], binary.program("b").statics["w"])
     assert len(parts_of(one)[1]) == 2
+
+
+def test_equal_weights_of_graphs_that_do_not_share_are_stored_for_each() -> None:
+    binary = write_binary([conv_program("a"), conv_program("b")], BinaryInfo())
+    assert len(parts_of(binary)[1]) == 4
+    stored = read_binary(binary)
+    assert not set(stored.blobs_of("a")) & set(stored.blobs_of("b"))
+    np.testing.assert_array_equal(stored.program("a").statics["w"], stored.program("b").statics["w"])
 
 
 def test_metadata_needs_no_data() -> None:

@@ -295,7 +295,7 @@ def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:
     """Weights are held by sessions, so these are what must be there once."""
     device = backend.create_device(transport="inprocess")
     model = onnx.load(zoo.quantized(zoo.MODELS["small_cnn"]()))
-    with device.create_context() as context:
+    with device.create_context(weight_sharing_enabled=True) as context:
         for name in ("one", "two"):
             context.compose_graph(model, name).finalize()
         both = context.get_binary()

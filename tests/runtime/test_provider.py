@@ -100,7 +100,7 @@ def test_weights_come_from_the_provider_alone(
         pass
     assert keeper.asked
     assert all(request.offset % 4096 == request.size % 4096 == 0 for request in keeper.asked)
-    assert sum(request.size for request in keeper.asked) > 3 * ROWS * ROWS * 4 / 2
+    assert sum(request.size for request in keeper.asked) >= 3 * ROWS * ROWS * 2, "in half precision"
     empty = without_weights(binary, keeper.asked)
     path = tmp_path / "empty.bin"
     path.write_bytes(empty)

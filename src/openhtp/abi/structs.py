@@ -138,8 +138,10 @@ _STRUCTS = {
     # Context binaries (libQnnSystem)
     "GraphInfo": "version:u32 name:str num_inputs:u32 inputs:ptr num_outputs:u32 outputs:ptr "
     "num_updateable:u32 updateable:ptr blob_size:u32 blob:ptr first_op:u32 last_op:u32",
-    # Longer than its own fields, which later versions extend.
-    "GraphBlobInfo": "version:u32 spill_fill:u64 vtcm:u32 optimization:u32 dlbc:u8 hvx_threads:u64 later:u64*9",
+    # The fields of its first version, then those of the second.
+    "GraphBlobInfo": "version:u32 spill_fill:u64 vtcm:u32 optimization:u32 dlbc:u8 hvx_threads:u64"
+    " second_version:u64 native_k:u64 native_v:u64 safe_io:u64 io:u64 op_data:u64 constants:u64 ddr:u64"
+    " shared_weights:u64",
     "ContextParams": "version:u32 config:ptr binary:ptr size:u64 profile:ptr notify:ptr notify_param:ptr",
     "BinaryInfoV1": "version:u32 pad:u32 backend_id:u32 build_id:str core:Version backend:Version "
     "soc_version:str hw_blob_version:Version blob_version:Version hw_blob_size:u32 hw_blob:ptr blob_size:u64"

@@ -402,7 +402,10 @@ def _sizes(folder: Path) -> tuple[Path, Path]:
 
 def _one_and_two_graphs(folder: Path, name: str, one: bytes, other: bytes) -> tuple[Path, Path]:
     paths = folder / f"{name}-one.bin", folder / f"{name}-both.bin"
-    with htp.Backend() as backend, backend.create_device(threads=1).create_context() as context:
+    with (
+        htp.Backend() as backend,
+        backend.create_device(threads=1).create_context(weight_sharing_enabled=True) as context,
+    ):
         for number, (model, path) in enumerate(zip((one, other), paths, strict=True)):
             import_network(context, model, f"{name}{number}")
             path.write_bytes(context.get_binary())

@@ -18,9 +18,9 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
-from openhtp.core.units import MIB
-from openhtp.memory.needs import vtcm_of
 from openhtp.program.binary import ContextBinary, open_binary
+from openhtp.program.packed import PackedGraph
+from openhtp.report.context_binary import NATIVE_K, NATIVE_V, GraphSizes, graph_sizes
 
 _VERSION_3 = 3
 
@@ -82,8 +82,8 @@ def _describe(entry: SystemHeld, address: int, size: int) -> Any:
 
 def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
     graphs = (struct("GraphInfo") * max(1, len(binary.graph_names)))()
-    for description, name in zip(graphs, binary.graph_names, strict=False):
-        _fill_graph(description, binary, name, keep)
+    for description, (name, sizes) in zip(graphs, graph_sizes(binary).items(), strict=False):
+        _fill_graph(description, binary.packed(name), sizes, keep)
     info: Any = struct("BinaryInfoV3")(version=_VERSION_3, backend_id=BACKEND_ID_HTP)
     info.build_id = (binary.info.build_id or identity.build_id()).encode()
     info.core, info.backend = identity.core_api(), identity.htp_api()
@@ -94,10 +94,9 @@ def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
     return info
 
 
-def _fill_graph(info: Any, binary: ContextBinary, name: str, keep: list[Any]) -> None:
-    packed = binary.packed(name)
+def _fill_graph(info: Any, packed: PackedGraph, sizes: GraphSizes, keep: list[Any]) -> None:
     about, ids = packed.info(), packed.tensor_ids
-    text = name.encode()
+    text = packed.name.encode()
     keep.append(text)
     info.version, info.name = _VERSION_3, text
     for count, field, specs in (("num_inputs", "inputs", about.inputs), ("num_outputs", "outputs", about.outputs)):
@@ -112,10 +111,17 @@ def _fill_graph(info: Any, binary: ContextBinary, name: str, keep: list[Any]) ->
     blob = struct("GraphBlobInfo")(
         version=1,
         spill_fill=packed.spill_fill_bytes,
-        vtcm=vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
+        vtcm=sizes.vtcm,
         optimization=about.options.optimization_level,
         dlbc=about.options.dlbc,
         hvx_threads=about.hvx_threads,
+        second_version=2,
+        native_k=NATIVE_K,
+        native_v=NATIVE_V,
+        io=sizes.io,
+        op_data=sizes.op_data,
+        constants=sizes.constants,
+        shared_weights=sizes.shared_weights,
     )
     keep.append(blob)
     info.blob_size, info.blob = ctypes.sizeof(blob), ctypes.addressof(blob)

@@ -226,7 +226,7 @@ class OrtEngine:
 
     def pack(self, program: HtpProgram) -> PackedGraph:
         """The program with what it needs of memory, and with its prepared form unless it is quick without one."""
-        packed = self._packed_with_form(program) or pack_program(program.source)[0]
+        packed = self._packed_with_form(program) or pack_program(program.source, compact=True)[0]
         return dataclasses.replace(
             packed, spill_fill_bytes=spill_fill_bytes(program), vtcm_peak_bytes=vtcm_peak_bytes(program)
         )

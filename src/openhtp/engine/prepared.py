@@ -19,6 +19,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from openhtp.engine import seal
+from openhtp.engine.decoding import decode
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
 from openhtp.engine.lowering import model_sizes
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
@@ -37,7 +38,8 @@ from openhtp.engine.sessions import (
 from openhtp.engine.strips import RowWindow, is_channel_last
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
-from openhtp.program.container import digest, make_section, quick_checksum, read_together
+from openhtp.program.coding import Coding
+from openhtp.program.container import FileSection, digest, make_section, quick_checksum, read_together
 from openhtp.program.htp_program import HtpProgram, NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.sources import FileSource, ReadBuffers
@@ -126,14 +128,14 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
     origins, lies_in = find_origins(program.source, constants)
     stored = [origins[name].stored if name in origins else array for name, array in constants.items()]
-    packed, places = pack_program(program.source, stored, lies_in)
+    packed, places = pack_program(program.source, stored, lies_in, compact=True)
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
     manifest = Manifest(
         fingerprint=seal.fingerprint(),
         soc=program.soc.name,
         program=packed.identity(),
-        blobs=[quick_checksum(blob.read()) for blob in packed.blobs],
+        blobs=[_checksum(blob, blob.read()) for blob in packed.blobs],
         constants=[
             Constant(
                 name,
@@ -185,7 +187,7 @@ def open_prepared(
     used = {constant.blob for constant in manifest.constants}
     for number in range(len(packed.blobs)):
         if number not in used:  # it is the program's alone; what runs must still be what the whole file says
-            _data(packed, manifest, number)
+            _stored(packed, manifest, [number])
     makings = [_making(packed, manifest, part, threads, workshop) for part in manifest.parts]
     windows = {
         words.name: RowWindow(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
@@ -255,7 +257,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
             forms = workshop.forms() if len(apart) < len(constants) else None
             try:
-                return part.open(threads, forms, lasting=all(one.made is not None for one in outside))
+                return part.open(threads, forms, lasting=all(_is_made(packed, one) for one in outside))
             except Exception as error:  # the runtime's own have no base in common
                 raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
@@ -265,30 +267,43 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
 
 def _is_own(packed: PackedGraph, constant: Constant) -> bool:
     """Whether a constant is put into memory of our own just by getting it."""
-    return constant.made is not None or isinstance(packed.blobs[constant.blob].source, FileSource)
+    return _is_made(packed, constant) or isinstance(packed.blobs[constant.blob].source, FileSource)
 
 
-def _data(packed: PackedGraph, manifest: Manifest, number: int) -> memoryview:
-    """Data that is what was sealed."""
-    return _data_of(packed, manifest, [number])[number]
+def _is_made(packed: PackedGraph, constant: Constant) -> bool:
+    """Whether a constant is not what is stored, and comes out of that in memory of its own."""
+    return constant.made is not None or packed.blobs[constant.blob].record.coding is not Coding.PLAIN
+
+
+def _stored(
+    packed: PackedGraph, manifest: Manifest, numbers: Sequence[int], room: memoryview | None = None
+) -> list[memoryview]:
+    """Several pieces, each named once, as they were sealed; ``room`` is where to read to."""
+    stored = read_together([packed.blobs[number] for number in numbers], room)
+    for number, data in zip(numbers, stored, strict=True):
+        if _checksum(packed.blobs[number], data) != manifest.blobs[number]:
+            raise Unusable("its data is not what was sealed")
+    return stored
+
+
+def _checksum(section: FileSection, stored: memoryview) -> bytes:
+    """Of what is stored, and of how data comes out of that."""
+    return quick_checksum(stored) + bytes((section.record.coding, section.record.lowest))
 
 
 def _data_of(
     packed: PackedGraph, manifest: Manifest, numbers: Sequence[int], room: memoryview | None = None
 ) -> dict[int, memoryview]:
-    """The same for several, each named once; ``room`` is where to read to."""
-    read = read_together([packed.blobs[number] for number in numbers], room)
-    for number, data in zip(numbers, read, strict=True):
-        if quick_checksum(data) != manifest.blobs[number]:
-            raise Unusable("its data is not what was sealed")
-    return dict(zip(numbers, read, strict=True))
+    """The data of several pieces."""
+    stored = _stored(packed, manifest, numbers, room)
+    return {number: decode(packed.blobs[number], data) for number, data in zip(numbers, stored, strict=True)}
 
 
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:
     """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
 
     def make() -> Array:
-        array = _array(constant, _data(packed, manifest, constant.blob))
+        array = _array(constant, _data_of(packed, manifest, [constant.blob])[constant.blob])
         return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
     shared = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from openhtp.compiler.driver import portable_program
+from openhtp.compiler.driver import CompileOptions, portable_program
 from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_problem
@@ -20,6 +20,7 @@ from openhtp.llm.bundle import About, Bundle, graph_name
 from openhtp.llm.graphs import PartPlan, part_graph
 from openhtp.llm.model import Llama, Thin
 from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
+from openhtp.options import GRAPH
 from openhtp.program.binary import BinaryInfo, write_binary
 from openhtp.program.sections import pack_section
 
@@ -33,6 +34,8 @@ _PATTERNS = ("A", "B", "C")
 _MOST_AR = 4096
 # Weights from which on compensated rounding has to be asked for: it takes minutes then.
 _MOST_COMPENSATED = 100_000_000
+# Bits of weights that are stored two in a byte.
+_NARROW = 4
 # Tokens that calibration sees at a time.
 _WINDOW = 1024
 
@@ -135,6 +138,7 @@ def _binaries(
     """
     chosen, count = precision_named(about.precision), len(about.parts)
     ranges, levels = _completed(model, seen.ranges), Levels(model, seen.moments, seen.tokens)
+    options = CompileOptions(graph=GRAPH.read({"weights_packing": chosen.weight_bits == _NARROW}))
     binaries, ends = [], []
     for number, (begin, end) in enumerate(about.parts, 1):
         plans = [
@@ -154,8 +158,9 @@ def _binaries(
             for length in about.contexts
             for tokens in about.ar
         ]
-        programs = [portable_program(part_graph(model, plan, chosen, ranges, levels, room)) for plan in plans]
-        binaries.append(write_binary(programs, BinaryInfo()))
+        graphs = [part_graph(model, plan, chosen, ranges, levels, room) for plan in plans]
+        programs = [portable_program(graph, options) for graph in graphs]
+        binaries.append(write_binary(programs, BinaryInfo(weight_sharing=True), compact=True))
         ends.append((programs[0].name, programs[0].updateable_statics))
         _tell(progress, "writing graphs", number / count)
     return binaries, ends

@@ -121,8 +121,9 @@ _PREPARE = (
         name="weight_sharing_enabled",
         kind=Flag(),
         default=False,
-        about="Weights that several graphs have in common are stored once in the context's binary and loaded once;"
-        f" at most {MAX_SHARED_WEIGHT_GRAPHS} graphs.",
+        about="Weights that several graphs have in common are stored once in the context's binary, and loaded and"
+        " counted once; without it, once for each graph."
+        f" At most {MAX_SHARED_WEIGHT_GRAPHS} graphs, all with the same VTCM.",
         number=_htp("WEIGHT_SHARING_ENABLED", HtpContextOption.WEIGHT_SHARING),
         config_key="weight_sharing_enabled",
         since_arch=73,

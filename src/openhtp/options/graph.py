@@ -68,7 +68,8 @@ _SWITCHES = (
     _switch(
         "weights_packing",
         _htp("WEIGHTS_PACKING", HtpGraphOption.WEIGHTS_PACKING),
-        "8-bit weights that need only 4 bits move in half the bytes. Modelled times follow; stored files do not.",
+        "8-bit weights that need only 4 bits are stored in them: files shrink, and modelled times follow. Results"
+        " are the same.",
     ),
     _switch(
         "dlbc",

@@ -45,6 +45,7 @@ class BinaryInfo(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 0
     build_id: str = ""
     sdk_version: str = VERSION
+    weight_sharing: bool = False
     lora_weight_sharing: bool = False
     extended_udma: bool = False
     driver: str = ""
@@ -64,18 +65,19 @@ class _BinaryHeader(msgspec.Struct, frozen=True):
 _DECODER = msgspec.msgpack.Decoder(_BinaryHeader)
 
 
-def write_binary(programs: Sequence[QnnProgram], info: BinaryInfo) -> bytes:
-    """Serialize programs, with nothing prepared."""
-    return b"".join(pack_graphs([pack_program(program)[0] for program in programs], info))
+def write_binary(programs: Sequence[QnnProgram], info: BinaryInfo, *, compact: bool = False) -> bytes:
+    """Serialize programs, with nothing prepared; ``compact`` as for ``pack_program``."""
+    return b"".join(pack_graphs([pack_program(program, compact=compact)[0] for program in programs], info))
 
 
 def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes | memoryview]:
-    """A binary of several graphs, as a list of pieces. Equal data is stored once, across graphs."""
+    """A binary of several graphs, as a list of pieces. Data that graphs have in common is stored for each of them,
+    or once if ``info`` says that they share it."""
     names = [graph.name for graph in graphs]
     if not names or len(set(names)) != len(names):
         raise InvalidArgument(f"a binary takes at least one program, and distinct names; given {names}")
-    pool = _Pool(compare=len(graphs) > 1)
-    placed = [[pool.number(section) for section in graph.sections] for graph in graphs]
+    pool = _Pool(shared=info.weight_sharing and len(graphs) > 1)
+    placed = [pool.numbers(graph) for graph in graphs]
     order = container.order_of([section.nbytes for section in pool.sections])
     new = {old: number for number, old in enumerate(order)}
     header = _BinaryHeader(
@@ -90,26 +92,28 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
 
 
 class _Pool:
-    """Numbers sections; equal ones get the same number. A graph has no equal sections: only several share some."""
+    """Numbers sections. If graphs share data, equal ones get the same number; within a graph none are equal."""
 
-    def __init__(self, *, compare: bool) -> None:
+    def __init__(self, *, shared: bool) -> None:
         self.sections: list[FileSection] = []
-        self._compare = compare
+        self._shared = shared
         self._known: dict[tuple[container.SectionRecord, bytes], int] = {}
         self._places: dict[tuple[int, int], int] = {}
 
-    def number(self, section: FileSection) -> int:
-        offset = section.place  # sections that graphs of one file share have one place already
-        if offset not in self._places:
-            self._places[offset] = self._number_of_data(section)
-        return self._places[offset]
+    def numbers(self, graph: PackedGraph) -> list[int]:
+        """Numbers of all sections of a graph, in their order."""
+        return [self._shared_number(section) if self._shared else self._add(section) for section in graph.sections]
 
-    def _number_of_data(self, section: FileSection) -> int:
-        if self._compare:
+    def _shared_number(self, section: FileSection) -> int:
+        place = section.place  # sections that graphs of one file share have one place already
+        if place not in self._places:
             key = (section.record, container.digest(section.read()))
-            if key in self._known:
-                return self._known[key]
-            self._known[key] = len(self.sections)
+            if key not in self._known:
+                self._known[key] = self._add(section)
+            self._places[place] = self._known[key]
+        return self._places[place]
+
+    def _add(self, section: FileSection) -> int:
         self.sections.append(section)
         return len(self.sections) - 1
 

@@ -24,14 +24,16 @@ from blake3 import blake3
 
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary
+from openhtp.program.coding import CodedData, Coding, decoded
 from openhtp.program.sources import BinarySource, MemorySource
 
 MAGIC = b"OPENHTP\x00"
+# 7: sections may be coded: floats in half precision, bytes in 4 bits.
 # 6: per-channel encodings are packed numbers.
 # 5: data below a page is in the program; float weights are stored once, in the precision of the computation.
 # 4: sections that can be mapped; a program, its prepared form and its data are apart from the header.
 # 3: programs hold QNN ops alone. Versions 1 and 2 held nodes with fused clamps, which no longer exist.
-VERSION = 6
+VERSION = 7
 PAGE = 4096
 SMALL = 64
 PREAMBLE_BYTES = 64
@@ -39,15 +41,19 @@ PREAMBLE_BYTES = 64
 MOST_HEADER_BYTES = 256 << 20
 _PREAMBLE = struct.Struct("<8sIIQQ")
 _CHECKSUM = struct.Struct("<I")
+# What stands for a section in the checksum of a graph: its own, and how it is coded.
+_MARK = struct.Struct("<IBB")
 _LENGTH = struct.Struct("<Q")
 _ZEROS = bytes(PAGE)
 
 
 class SectionRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One section: length without padding, and checksum."""
+    """One section: length without padding, checksum of what is stored, and how data comes out of that."""
 
     nbytes: int
     checksum: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    coding: Coding = Coding.PLAIN
+    lowest: Annotated[int, msgspec.Meta(ge=0, lt=1 << 8)] = 0
 
 
 class FileSection(NamedTuple):
@@ -62,6 +68,11 @@ class FileSection(NamedTuple):
     def nbytes(self) -> int:
         """Length without padding."""
         return self.record.nbytes
+
+    @property
+    def data_bytes(self) -> int:
+        """Length of the data that comes out of it."""
+        return self.nbytes * self.record.coding.growth
 
     @property
     def place(self) -> tuple[int, int]:
@@ -91,6 +102,10 @@ class FileSection(NamedTuple):
                 f" {checksum:#010x}, expected {self.record.checksum:#010x}; make the binary again from its model"
             )
         return data
+
+    def decoded(self, stored: memoryview) -> memoryview:
+        """The data that comes out of what is stored; that itself unless it is coded."""
+        return decoded(stored, self.record.coding, self.record.lowest)
 
 
 def read_together(sections: Sequence[FileSection], room: memoryview | None = None) -> list[memoryview]:
@@ -123,7 +138,8 @@ def _read_run(run: Sequence[FileSection], room: memoryview | None) -> dict[int, 
 
 def joint_checksum(sections: Iterable[FileSection]) -> int:
     """A checksum of the sections and their order."""
-    return zlib.crc32(b"".join(_CHECKSUM.pack(section.record.checksum) for section in sections))
+    records = (section.record for section in sections)
+    return zlib.crc32(b"".join(_MARK.pack(one.checksum, one.coding, one.lowest) for one in records))
 
 
 def digest(data: memoryview) -> bytes:
@@ -136,10 +152,12 @@ def quick_checksum(data: memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def make_section(data: bytes | memoryview) -> FileSection:
+def make_section(data: bytes | memoryview | CodedData) -> FileSection:
     """Measure data that is to be stored."""
-    memory = MemorySource(data)
-    return FileSection(SectionRecord(memory.nbytes, zlib.crc32(data)), memory, 0, memory.nbytes)
+    coded = data if isinstance(data, CodedData) else CodedData(memoryview(data))
+    memory = MemorySource(coded.stored)
+    record = SectionRecord(memory.nbytes, zlib.crc32(coded.stored), coded.coding, coded.lowest)
+    return FileSection(record, memory, 0, memory.nbytes)
 
 
 def _aligned(offset: int, nbytes: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
+from openhtp.program.coding import CodedData, Coding, halved, nibbles, plain
 from openhtp.program.container import PAGE, FileSection, digest, make_section
 from openhtp.program.qnn_program import QnnProgram, verify_program
 
@@ -171,39 +171,66 @@ class PackedGraph:
             return arrange(memoryview(tensor.data), spec, None)
         if number is None or number >= len(self.blobs):
             raise BadBinary(f"tensor {tensor.name!r} has data number {number}; there are {len(self.blobs)}")
-        if math.prod(spec.shape) * spec.dtype.itemsize > self.blobs[number].nbytes:
-            raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {self.blobs[number].nbytes}")
+        blob = self.blobs[number]
+        if math.prod(spec.shape) * spec.dtype.itemsize > blob.data_bytes:
+            raise BadBinary(f"tensor {spec} takes {spec.nbytes} bytes; its data has {blob.data_bytes}")
         if number not in blobs_read:
-            blobs_read[number] = self.blobs[number].checked(f"static data of tensor {tensor.name!r}")
+            blobs_read[number] = blob.decoded(blob.checked(f"static data of tensor {tensor.name!r}"))
         return arrange(blobs_read[number], spec, tensor.stored)
+
+
+class _NumberedData:
+    """The data of one graph, each piece once, in the order in which it is first named."""
+
+    def __init__(self, *, halves: bool, packs: bool) -> None:
+        """``halves``: floats may be stored in half precision; ``packs``: bytes may be stored in 4 bits."""
+        self.blobs: list[FileSection] = []
+        self._halves, self._packs = halves, packs
+        self._known: dict[tuple[Coding, int, bytes], int] = {}
+        # With the array itself, so that no other array gets its identity.
+        self._by_identity: dict[int, tuple[Array, int]] = {}
+
+    def number(self, data: Array) -> int:
+        """The number of a piece."""
+        if id(data) not in self._by_identity:
+            coded = self._coded(data)
+            key = coded.coding, coded.lowest, digest(coded.stored)
+            if key not in self._known:
+                self._known[key] = len(self.blobs)
+                self.blobs.append(make_section(coded))
+            self._by_identity[id(data)] = data, self._known[key]
+        return self._by_identity[id(data)][1]
+
+    def _coded(self, data: Array) -> CodedData:
+        coded = None
+        if self._halves and data.dtype == np.float32 and data.nbytes >= PAGE:
+            coded = halved(data)
+        elif self._packs and data.dtype.itemsize == 1 and data.dtype.kind in "iu":
+            coded = nibbles(data)
+        return coded or plain(data)
 
 
 def pack_program(
     program: QnnProgram,
     extra: Sequence[Array] = (),
     lies_in: Mapping[str, tuple[Array, records.Arrangement]] | None = None,
+    *,
+    compact: bool = False,
 ) -> tuple[PackedGraph, list[int]]:
     """Pack a program with arrays that an engine wants stored beside it; also returns the arrays' numbers.
 
     ``lies_in`` names, for some static tensors, the array that holds them and its arrangement.
     Equal data is stored once. So is a static tensor whose data is one of the arrays in another arrangement, even
     if the array is rounded to half precision: computations round the data likewise. The array is then stored.
+    A ``compact`` form is for a file: floats that are computed with in half precision are stored in it, and weights
+    that need 4 bits in these, if the graph's options ask for it.
     """
-    known: dict[bytes, int] = {}
-    by_identity: dict[int, int] = {}
-    blobs: list[FileSection] = []
-
-    def number(data: Array) -> int:
-        if id(data) not in by_identity:
-            raw = _bytes_of(data)
-            hashed = digest(raw)
-            if hashed not in known:
-                known[hashed] = len(blobs)
-                blobs.append(make_section(raw))
-            by_identity[id(data)] = known[hashed]
-        return by_identity[id(data)]
-
-    candidates, in_halves = by_trait(extra), _used_in_halves(program) if extra else frozenset()
+    in_halves = _used_in_halves(program) if compact or extra else frozenset()
+    numbered = _NumberedData(
+        halves=compact and program.options.precision is FloatPrecision.FLOAT16,
+        packs=compact and program.options.weights_packing,
+    )
+    candidates = by_trait(extra)
     numbers: dict[str, int] = {}
     stored: dict[str, records.Arrangement] = {}
     small: dict[str, bytes] = {}
@@ -217,18 +244,18 @@ def pack_program(
             continue
         if arrangement is None:
             arrangement = find_arrangement(data, candidates)
-        if arrangement is None and name in in_halves:
-            arrangement = find_arrangement(half_rounded(data), candidates)
-        if arrangement is None:
-            numbers[name] = number(data)
-        else:
-            numbers[name], stored[name] = number(arrangement[0]), arrangement[1]
-    places = [number(array) for array in extra]
+        if name in in_halves:
+            data = half_rounded(data)
+            arrangement = arrangement or find_arrangement(data, candidates)
+        if arrangement is not None:
+            data, stored[name] = arrangement
+        numbers[name] = numbered.number(data)
+    places = [numbered.number(array) for array in extra]
     record = records.record_program(program, numbers, stored, small)
     packed = PackedGraph(
         records.record_ends(program),
         make_section(msgspec.msgpack.encode(record)),
-        tuple(blobs),
+        tuple(numbered.blobs),
         static_bytes=program.static_bytes,
     )
     return packed, places
@@ -249,20 +276,14 @@ def pack_ends(name: str, ends: Sequence[tuple[TensorSpec, int]], *, prepared: by
 
 
 def _used_in_halves(program: QnnProgram) -> frozenset[str]:
-    """Float constants that every use rounds to half precision before computing. Only constants of one node count,
-    so that the rounding concerns only the array that was found."""
+    """Float constants, which every use rounds to half precision before computing."""
     if program.options.precision is not FloatPrecision.FLOAT16:
         return frozenset()
-    uses = Counter(name for node in program.nodes for name in node.inputs if name is not None)
     return frozenset(
         name
         for name, spec in program.tensors.items()
-        if spec.kind is TensorKind.STATIC and spec.dtype is DType.FLOAT_32 and uses[name] == 1
+        if spec.kind is TensorKind.STATIC and spec.dtype is DType.FLOAT_32
     )
-
-
-def _bytes_of(data: Array) -> memoryview:
-    return np.asarray(data, order="C").reshape(-1).view(np.uint8).data
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ _HEADER_VERSION = {"major": 0, "minor": 1, "patch": 0}
 # What the struct has that describes one graph: five numbers of 32 bits, with spill-fill in 64.
 _GRAPH_BLOB_BYTES = 32
 # How many channels the matrix unit's own layout of keys and of values holds at once.
-_NATIVE_K, _NATIVE_V = 256, 64
+NATIVE_K, NATIVE_V = 256, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +36,38 @@ class ApiVersions:
     build_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSizes:
+    """Bytes of a stored graph: its program, weights of its own, weights that another has, too, and its ends."""
+
+    op_data: int
+    constants: int
+    shared_weights: int
+    io: int
+    vtcm: int
+
+
+def graph_sizes(binary: ContextBinary) -> dict[str, GraphSizes]:
+    """The sizes of every graph, by its name. Only the header of the binary is looked at."""
+    users = Counter(number for name in binary.graph_names for number in set(binary.blobs_of(name)))
+    sizes = {}
+    for name in binary.graph_names:
+        graph = binary.packed(name)
+        blobs = dict(zip(binary.blobs_of(name), graph.blobs, strict=True))
+        about = graph.info()
+        sizes[name] = GraphSizes(
+            op_data=graph.words.nbytes + (0 if graph.prepared is None else graph.prepared.nbytes),
+            constants=sum(blob.nbytes for number, blob in blobs.items() if users[number] == 1),
+            shared_weights=sum(blob.nbytes for number, blob in blobs.items() if users[number] > 1),
+            io=sum(spec.nbytes for spec in (*about.inputs, *about.outputs)),
+            vtcm=vtcm_of(about, binary.info.vtcm_mb * MIB),
+        )
+    return sizes
+
+
 def context_binary_json(binary: ContextBinary, versions: ApiVersions) -> dict[str, Any]:
     """The document. Only the header of the binary is looked at."""
-    graphs = [binary.packed(name) for name in binary.graph_names]
+    sizes = graph_sizes(binary)
     about = binary.info
     return {
         "header": {
@@ -58,10 +88,10 @@ def context_binary_json(binary: ContextBinary, versions: ApiVersions) -> dict[st
             "contextMetadata": {"version": _CONTEXT_BLOB, "info": {"dspArch": about.arch}},
             "numContextTensors": 0,
             "contextTensors": [],
-            "numGraphs": len(graphs),
+            "numGraphs": len(sizes),
             "graphs": [
-                {"version": _GRAPH, "info": _graph(graph, binary, shared)}
-                for graph, shared in zip(graphs, _shared_bytes(binary, graphs), strict=True)
+                {"version": _GRAPH, "info": _graph(binary.packed(name), of_graph)}
+                for name, of_graph in sizes.items()
             ],
             "socModel": about.soc_model,
             "platformInfo": _platform(about.cores),
@@ -69,20 +99,8 @@ def context_binary_json(binary: ContextBinary, versions: ApiVersions) -> dict[st
     }
 
 
-def _shared_bytes(binary: ContextBinary, graphs: list[PackedGraph]) -> list[int]:
-    """For each graph, bytes of its weights that another has, too."""
-    numbers = [set(binary.blobs_of(graph.name)) for graph in graphs]
-    shared = []
-    for index, graph in enumerate(graphs):
-        others = set[int]().union(*numbers[:index], *numbers[index + 1 :])
-        blobs = dict(zip(binary.blobs_of(graph.name), graph.blobs, strict=True))
-        shared.append(sum(blob.nbytes for number, blob in blobs.items() if number in others))
-    return shared
-
-
-def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict[str, Any]:
+def _graph(graph: PackedGraph, sizes: GraphSizes) -> dict[str, Any]:
     about, ids = graph.info(), graph.tensor_ids
-    ends = (*about.inputs, *about.outputs)
     return {
         "graphName": graph.name,
         "numGraphInputs": len(about.inputs),
@@ -96,21 +114,21 @@ def _graph(graph: PackedGraph, binary: ContextBinary, shared_bytes: int) -> dict
             "version": _GRAPH_BLOB,
             "info": {
                 "spillFillBufferSize": graph.spill_fill_bytes,
-                "vtcmSize": vtcm_of(about, binary.info.vtcm_mb * MIB) // MIB,
+                "vtcmSize": sizes.vtcm,
                 "optimizationLevel": about.options.optimization_level,
                 "htpDlbc": int(about.options.dlbc),
                 "numHvxThreads": about.hvx_threads,
             },
         },
         "graphBlobInfoV2": {
-            "nativeKChannelSize": _NATIVE_K,
-            "nativeVChannelSize": _NATIVE_V,
+            "nativeKChannelSize": NATIVE_K,
+            "nativeVChannelSize": NATIVE_V,
             "isSafeShareIO": False,
-            "ioTensorSize": sum(spec.nbytes for spec in ends),
-            "opDataSize": graph.words.nbytes + (0 if graph.prepared is None else graph.prepared.nbytes),
-            "constSize": sum(blob.nbytes for blob in graph.blobs),
+            "ioTensorSize": sizes.io,
+            "opDataSize": sizes.op_data,
+            "constSize": sizes.constants,
             "ddrTensorSize": 0,
-            "sharedWeightsSize": shared_bytes,
+            "sharedWeightsSize": sizes.shared_weights,
         },
         "startOpIndex": 0,
         "endOpIndex": 0,

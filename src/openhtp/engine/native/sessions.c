@@ -3,11 +3,16 @@
  *
  * The runtime is the one that the Python package has loaded. It hands its function table, and the options that are
  * being filled in, to every library of custom operators; this is one, without operators. Functions are named by their
- * places in that table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does. */
+ * places in that table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
+ *
+ * At the end, and apart from sessions: stored weights of half precision are widened. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define API __attribute__((visibility("default")))
 #define MOST_SIZES 16
@@ -288,4 +293,41 @@ API status openhtp_create_container(void **made)
 API void openhtp_release_container(void *container)
 {
     RELEASE(RELEASE_CONTAINER, container);
+}
+
+/* Numbers of half precision as the floats that they stand for. */
+static float widened(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7fff) << 13;
+    union {
+        uint32_t bits;
+        float number;
+    } value = {.bits = rest};
+    if (rest >= 0x0f800000) /* infinite, or no number */
+        value.bits = rest + 0x70000000;
+    else /* subnormal ones, too, are exact in float */
+        value.number *= 0x1p112f;
+    value.bits |= sign;
+    return value.number;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx,f16c"))) static size_t widen_by_eight(const uint16_t *halves, float *floats, size_t count)
+{
+    size_t place = 0;
+    for (; place + 8 <= count; place += 8)
+        _mm256_storeu_ps(floats + place, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + place))));
+    return place;
+}
+#endif
+
+API void openhtp_widen(const uint16_t *halves, float *floats, size_t count)
+{
+    size_t place = 0;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c"))
+        place = widen_by_eight(halves, floats, count);
+#endif
+    for (; place < count; place++)
+        floats[place] = widened(halves[place]);
 }

@@ -73,6 +73,9 @@ class ContextPacker:
             cores=soc.cores,
             build_id=BUILD_ID,
             # A binary keeps the choices of its maker.
+            weight_sharing=(
+                context.options.weight_sharing_enabled if source is None else source.info.weight_sharing
+            ),
             lora_weight_sharing=(
                 context.options.lora_weight_sharing_enabled if source is None else source.info.lora_weight_sharing
             ),

@@ -12,6 +12,7 @@ from openhtp.core.errors import InvalidArgument, UnsupportedFeature, WrongState
 from openhtp.core.limits import MAX_COMPRESSED_GRAPHS, MAX_SHARED_WEIGHT_GRAPHS
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.telling import warn_once
+from openhtp.core.units import MIB, bytes_in_words
 from openhtp.core.value_kinds import GroupRegistration
 from openhtp.hw.catalog import find_soc
 from openhtp.options import (
@@ -227,6 +228,8 @@ def new_options(
     options = GRAPH.read(wanted, arch=find_soc(device.soc).arch, platform=device.platform)
     _check_vtcm(options, find_soc(device.soc))
     _check_beside(context.options, name, options, others)
+    if context.options.weight_sharing_enabled:
+        _check_shared_vtcm(name, options, others, find_soc(device.soc))
     return within(context, name, options)
 
 
@@ -310,6 +313,19 @@ def _check_beside(context: OptionValues, name: str, graph: OptionValues, others:
             most //= 2
         if len(others) >= most:
             raise unsupported(name, f"is one too many: with this compression (dlbc, dlbc_weights) {most} can be")
+
+
+def _check_shared_vtcm(name: str, graph: OptionValues, others: Sequence[OptionValues], soc: SocSpec) -> None:
+    """Refuse a graph that has another size of VTCM than those that it would share weights with."""
+    whole = soc.vtcm_mb * MIB
+    own, *sizes = (options.vtcm_bytes or whole for options in (graph, *others))
+    different = next((size for size in sizes if size != own), None)
+    if different is not None:
+        raise unsupported(
+            name,
+            f"has {bytes_in_words(own)} of VTCM and another one {bytes_in_words(different)}:"
+            " with weight_sharing_enabled they cannot both be",
+        )
 
 
 def unsupported(name: str, why: str) -> UnsupportedFeature:
