@@ -99,7 +99,7 @@ class _Recording:
         except QnnError as error:
             log.warning("%r is not in the trace: %s", device, error)
             return
-        ops = {number_of(graph): ops_of_steps(graph) for graph in self._graphs if graph.context.device is device}
+        ops = {number_of(graph): _ops_of(graph) for graph in self._graphs if graph.context.device is device}
         title = f"{device.name or device.soc} (process {pid})"
         self._marks += [_titled(mark, title) for mark in _explained(recorded, ops)]
 
@@ -122,6 +122,15 @@ class _Recording:
             for met in injecting.met_since(self._begin_ns)
         ]
         write_file(target, marks_to_chrome(self._marks))
+
+
+def _ops_of(graph: Graph) -> list[StepOps]:
+    """Ops by step; none if the graph was freed and the file of its binary closed: its steps have numbers then."""
+    try:
+        return ops_of_steps(graph)
+    except QnnError as error:
+        log.warning("the steps of graph %r have no names in the trace: %s", graph.name, error)
+        return []
 
 
 def _explained(recorded: Trace, ops: Mapping[int, list[StepOps]]) -> Iterator[Mark]:

@@ -25,9 +25,10 @@ from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
 from openhtp.engine.integer_kernels import integer_kernels
 from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
+from openhtp.genie.libraries import GENIE_NAME, GENIE_VARIABLE, find_genie
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
+from openhtp.vendor.library import LIBRARY_VARIABLE, check_file, find_library
 
 
 def doctor(json_file: JsonFile = None) -> None:
@@ -104,6 +105,7 @@ def examine() -> Iterator[CheckupLine]:
     yield _guarded("runtime directory", _runtime_directory, "set OPENHTP_RUNTIME_DIR to a directory of your own")
     yield _guarded("emulator", _emulator, "please report this with the text above")
     yield _guarded("products", _products, "please report this with the text above, and the processor's name")
+    yield _guarded("genie", _genie, "give its path: openhtp genie chat --library PATH")
     yield _guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
 
 
@@ -199,6 +201,19 @@ def _products() -> str:
             f"products of extreme 8-bit numbers are wrong: {computed.tolist()}, not {exact.tolist()}"
         )
     return f"extreme 8-bit numbers are multiplied correctly (kernels: {integer_kernels()})"
+
+
+def _genie() -> CheckupLine | str:
+    path = find_genie()
+    if path is None:
+        return CheckupLine(
+            what="genie",
+            health=Health.MISSING,
+            detail=f"{GENIE_NAME}, Qualcomm's engine for language models, was not found",
+            advice=f"only for openhtp genie: pip install openhtp[vendor], or set {GENIE_VARIABLE}",
+        )
+    check_file(path)
+    return f"{path}; openhtp genie chat runs it on our library"
 
 
 def _vendor() -> CheckupLine | str:

@@ -13,6 +13,7 @@ import itertools
 import os
 import queue
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -87,8 +88,8 @@ def run_live(scenario: Scenario, *, stretch: float | None = None, config: Source
     run = simulate(scenario.without_votes(), phases=phases)
     factor = _stretch_for(phases, run.end_ns) if stretch is None else stretch
     tracks = scenario.tracks
-    with _Stage(scenario, factor, ExtensionsConfig(config)) as stage:
-        recorded = stage.play()
+    with LiveStage(scenario, stretch=factor, extensions=ExtensionsConfig(config)) as stage:
+        recorded = stage.record()
     return LiveResult(
         scenario, factor, moments(phases, lambda client: tracks[client].name), measured_moments(recorded), recorded
     )
@@ -170,32 +171,40 @@ def _scaled(work: Pace, factor: float) -> Pace:
     ).on_a_wall_clock()
 
 
-class _Stage(ExitStack):
+class LiveStage(ExitStack):
     """A device with all clients on it, and the wall clock as ``Traffic`` knows a loop: call_at and expect."""
 
-    def __init__(self, scenario: Scenario, stretch: float, extensions: ExtensionsConfig) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        stretch: float = 1.0,
+        extensions: ExtensionsConfig | None = None,
+        open_device: Callable[[], Device] | None = None,
+    ) -> None:
+        """``open_device`` gives each process domain its device, in place of a device process for the scenario."""
         super().__init__()
         self._scenario = scenario
-        self._extensions = extensions
+        self._extensions = ExtensionsConfig(None) if extensions is None else extensions
+        self._open_device = open_device
         self._stretch = stretch
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
         self._works: dict[int, tuple[Pace, PlannedRequest]] = {}
-        self._done: queue.SimpleQueue[tuple[PlannedRequest, int]] = queue.SimpleQueue()
+        # None: nothing more is to be asked for.
+        self._done: queue.SimpleQueue[tuple[PlannedRequest, int] | None] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
 
-    def __enter__(self) -> _Stage:
+    def __enter__(self) -> LiveStage:
         super().__enter__()
-        backend = self.enter_context(Backend())
-        name = f"scenario-{os.getpid()}-{next(_STAGES)}"
+        opens = self._open_device or self._device_process()
         devices: dict[int, Device] = {}
         self._actors: list[Actor] = []
         contexts: dict[int, Context] = {}
         for spec in self._scenario.clients:
             if spec.pd not in devices:
-                options = DeviceOptions(config=device_config(self._scenario), name=name)
-                devices[spec.pd] = Device(backend, options, extensions=self._extensions)
+                devices[spec.pd] = opens()
                 self._extensions.vote(devices[spec.pd])
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
             if spec.perf_profile is not None:
@@ -203,6 +212,13 @@ class _Stage(ExitStack):
             self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))
         return self
+
+    def _device_process(self) -> Callable[[], Device]:
+        """Clients of one device process, which the first of them starts."""
+        backend = self.enter_context(Backend())
+        name = f"scenario-{os.getpid()}-{next(_STAGES)}"
+        options = DeviceOptions(config=device_config(self._scenario), name=name)
+        return lambda: Device(backend, options, extensions=self._extensions)
 
     def call_at(self, t: int, caller: Caller) -> None:
         """Ask ``caller`` for a request at the scenario's time ``t``."""
@@ -212,21 +228,32 @@ class _Stage(ExitStack):
         """Note the pace of a job that is about to be submitted."""
         self._works[job] = (work, tag)
 
-    def play(self) -> Trace:
+    def record(self) -> Trace:
         """Run the whole scenario; returns what the device recorded."""
-        traffic = Traffic(self._scenario, self)  # type: ignore[arg-type]
         self._device.start_trace()
+        self.play()
+        return self._device.stop_trace()
+
+    def play(self) -> None:
+        """Run the whole scenario, or until ``stop``."""
+        traffic = Traffic(self._scenario, self)  # type: ignore[arg-type]
         self._begin_ns = time.monotonic_ns()
         while self._heap or self._under_way:
             self._submit_due()
             patience = None if not self._heap else max(0.0, self._seconds_to(self._heap[0][0]))
             try:
-                asked, t = self._done.get(timeout=patience)
+                ended = self._done.get(timeout=patience)
             except queue.Empty:
                 continue
+            if ended is None:
+                self._heap.clear()
+                continue
             self._under_way -= 1
-            traffic.finished(asked, t)
-        return self._device.stop_trace()
+            traffic.finished(*ended)
+
+    def stop(self) -> None:
+        """Ask for nothing more; ``play`` returns when what is under way has ended. Any thread may call it."""
+        self._done.put(None)
 
     def _submit_due(self) -> None:
         while self._heap and self._seconds_to(self._heap[0][0]) <= 0:

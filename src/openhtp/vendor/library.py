@@ -129,11 +129,12 @@ def find_library() -> Path | None:
                 st.QNN_COMMON_ERROR_LOADING_BINARIES,
             )
         return path
-    candidates = [*_package_folders(), *(Path(folder) for folder in DEVICE_FOLDERS)]
+    candidates = [*package_folders(), *(Path(folder) for folder in DEVICE_FOLDERS)]
     return next((folder / LIBRARY_NAME for folder in candidates if (folder / LIBRARY_NAME).is_file()), None)
 
 
-def _package_folders() -> list[Path]:
+def package_folders() -> list[Path]:
+    """Folders of the ``onnxruntime-qnn`` package, none if it is not installed."""
     # The package is only looked up, never imported: importing it loads onnxruntime's plugin.
     spec = importlib.util.find_spec(PACKAGE)
     return [Path(folder) for folder in spec.submodule_search_locations or ()] if spec else []

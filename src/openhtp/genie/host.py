@@ -1,0 +1,119 @@
+"""The process that Genie runs in: ``python -m openhtp.genie.host FD``.
+
+Genie's calls cannot be interrupted, it ends the process where it meets what it did not expect, and its libraries
+are found when the process starts. So none of that happens in the caller's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from openhtp.core.errors import QnnError
+from openhtp.core.threads import OwnThread
+from openhtp.genie.calls import GenieLibrary
+from openhtp.genie.dialog import Answer, Dialog
+from openhtp.genie.messages import END, STOP, HostCall, HostOpening, HostWord, error_words
+from openhtp.genie.neighbours import Neighbours
+from openhtp.genie.settings import DEFAULT_SOC
+from openhtp.tracing import trace
+
+_CALLS = msgspec.msgpack.Decoder(HostCall)
+_OPENING = msgspec.msgpack.Decoder(HostOpening)
+
+
+class Host:
+    """Reads calls on a thread of its own, and makes them one after another."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._calls: queue.SimpleQueue[HostCall | None] = queue.SimpleQueue()
+        self._dialog: Dialog | None = None
+
+    def serve(self) -> None:
+        """Do what is asked for until the caller has no more to ask."""
+        opening = _OPENING.decode(self._connection.recv_bytes())
+        with contextlib.ExitStack() as stack:
+            try:
+                if opening.scenario is not None:
+                    stack.enter_context(Neighbours(Path(opening.scenario), opening.soc or DEFAULT_SOC))
+                self._dialog = stack.enter_context(self._opened(opening))
+                # Last, so that the trace ends while the graphs whose steps it names are there.
+                if opening.trace is not None:
+                    stack.enter_context(trace(opening.trace))
+            except Exception as error:
+                self._say(HostWord(error=error_words(error), is_last=True))
+                return
+            OwnThread(self._read, name="openhtp-genie-calls").start()
+            self._say(HostWord(is_last=True))
+            while (call := self._calls.get()) is not None:
+                self._do(call, self._dialog)
+        self._say(HostWord(is_last=True))
+
+    @contextlib.contextmanager
+    def _opened(self, opening: HostOpening) -> Iterator[Dialog]:
+        library = GenieLibrary(Path(opening.library), opening.depth, self._log)
+        dialog = Dialog(library, opening.config, profiled=opening.profiled)
+        try:
+            yield dialog
+        finally:
+            with contextlib.suppress(QnnError):  # what went wrong before was told
+                dialog.free()
+
+    def _read(self) -> None:
+        """Calls as they come; the caller's end is one, too."""
+        while True:
+            try:
+                call = _CALLS.decode(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                call = HostCall(END)
+            if call.method == STOP or call.method == END:
+                assert self._dialog is not None
+                with contextlib.suppress(QnnError):  # no query runs
+                    self._dialog.stop()
+            if call.method == END:
+                self._calls.put(None)
+                return
+            if call.method != STOP:
+                self._calls.put(call)
+
+    def _do(self, call: HostCall, dialog: Dialog) -> None:
+        try:
+            if call.method == "query":
+                result = dialog.query(call.arguments[0], lambda piece: self._say(HostWord(piece=piece)))
+            else:
+                result = getattr(dialog, call.method)(*call.arguments)
+        except Exception as error:
+            self._say(HostWord(error=error_words(error), is_last=True))
+            return
+        answer = result if isinstance(result, Answer) else None
+        content = result if isinstance(result, dict) else None
+        self._say(HostWord(answer=answer, content=content, is_last=True))
+
+    def _log(self, level: int, line: str) -> None:
+        self._say(HostWord(line=(level, line)))
+
+    def _say(self, word: HostWord) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more; the reading thread sees that, too
+            self._connection.send_bytes(msgspec.msgpack.encode(word))
+
+
+def main() -> None:
+    """Serve the caller at the other end of a socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what an interrupt means
+    Host(Connection(int(sys.argv[1]))).serve()
+    # The dialog is freed, and the vendor's libraries are not always fit to be unloaded.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""A bundle as Genie sees it: its ``genie_config.json``, checked where Genie's own answer would be a riddle."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openhtp.core.checks import shown, whole_number
+from openhtp.core.enumerations import DataFormat
+from openhtp.core.errors import BadBinary, BadModel, InvalidArgument
+from openhtp.core.files import read_file
+from openhtp.core.hmx_layout import BLOCK
+from openhtp.llm import Bundle
+from openhtp.llm.genie_config import GENIE_CONFIG
+from openhtp.program.binary import ContextBinary, read_binary
+
+_MOST_CONFIG = 16 << 20
+_MOST_BINARY = 8 << 30
+DEFAULT_SOC = "SM8650"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GenieBundle:
+    """A configuration of Genie's, all of whose files have absolute names and are there."""
+
+    source: Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> GenieBundle:
+        """Read a configuration, or that of a folder. One that an older export lacks is made from the bundle."""
+        source = Path(path)
+        if source.is_dir():
+            folder, source = source, source / GENIE_CONFIG
+            if not source.exists() and (folder / "bundle.json").exists():
+                return cls._checked(source, Bundle.at(folder).genie_config())
+            if not source.exists() and (folder / "config.json").exists():
+                raise BadModel(
+                    f"{str(folder)!r} is a checkpoint, not a bundle; first: openhtp llm export {folder} -o BUNDLE"
+                )
+        text = read_file(source, most=_MOST_CONFIG, what="a configuration of Genie", error=BadModel)
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadModel(f"{str(source)!r} is no JSON: {error}") from error
+        return cls._checked(source, content)
+
+    @classmethod
+    def _checked(cls, source: Path, content: Any) -> GenieBundle:
+        content = copy.deepcopy(content)
+        dialog = _object(content, "dialog", source)
+        model = _object(_object(dialog, "engine", source), "model", source)
+        tokenizer, binary = _object(dialog, "tokenizer", source), _object(model, "binary", source)
+        folder = source.absolute().parent
+        tokenizer["path"] = _file(folder, tokenizer.get("path"), "the tokenizer", source)
+        names = binary.get("ctx-bins")
+        if not isinstance(names, list) or not names:
+            raise BadModel(f"{str(source)!r} names no ctx-bins; expected the context binaries of the model")
+        binary["ctx-bins"] = [_file(folder, name, "a context binary", source) for name in names]
+        for owner, key in _other_files(dialog):
+            owner[key] = _file(folder, owner[key], f"the file of {key!r}", source)
+        return cls(source, content)
+
+    @property
+    def dialog(self) -> Any:
+        """What the configuration says of the dialog."""
+        return self.content["dialog"]
+
+    @property
+    def parts(self) -> list[Path]:
+        """The context binaries."""
+        return [Path(name) for name in self.dialog["engine"]["model"]["binary"]["ctx-bins"]]
+
+    def binaries(self) -> Iterator[tuple[Path, ContextBinary]]:
+        """The context binaries, opened. Raises BadBinary with advice for those of the vendor's own format."""
+        for path in self.parts:
+            data = read_file(path, most=_MOST_BINARY, what="a context binary", error=BadModel)
+            try:
+                yield path, read_binary(data)
+            except BadBinary as error:
+                raise BadBinary(
+                    f"{str(path)!r} is no context binary of OpenHTP ({error.message}); binaries of the vendor's"
+                    " format run on the vendor's library only: export the model again with openhtp llm export"
+                ) from error
+
+    def chip(self, soc: str | None) -> str:
+        """The chip to run on: that of the binaries. Raises if ``soc`` is another one, or the context is wrong."""
+        made_for = ""
+        for path, binary in self.binaries():
+            made_for = made_for or binary.info.soc
+            if soc is not None and binary.info.soc not in ("", soc):
+                raise BadBinary(
+                    f"{str(path)!r} was made for {binary.info.soc}, and {soc} is asked for; leave that out, or"
+                    " make the binary again for the other chip"
+                )
+            self._check_context(binary)
+        return soc or made_for or DEFAULT_SOC
+
+    def _check_context(self, binary: ContextBinary) -> None:
+        for name in binary.graph_names:
+            inputs = {spec.name: spec for spec in binary.graph_info(name).inputs}
+            mask = inputs.get("attention_mask")
+            if mask is None:
+                continue
+            native = any(spec.data_format is DataFormat.HMX_WEIGHT_LAYOUT for spec in inputs.values())
+            most = mask.shape[-1] - (BLOCK if native else 0)
+            context = self.dialog.get("context")
+            size = whole_number(context.get("size")) if isinstance(context, dict) else None
+            if size is not None and size > most:
+                raise InvalidArgument(
+                    f"context.size of {str(self.source)!r} is {size}, and graph {name!r} has"
+                    f" {mask.shape[-1]} places; expected at most {most}"
+                    + (": a native cache needs a free block of 32" if native else "")
+                )
+
+    def config(self, *, asynchronous: bool = False) -> str:
+        """The JSON that Genie is given."""
+        content = copy.deepcopy(dict(self.content))
+        if asynchronous:
+            backend = content["dialog"]["engine"].get("backend")
+            options = backend.get("QnnHtp") if isinstance(backend, dict) else None
+            if not isinstance(options, dict):
+                raise BadModel(f"{str(self.source)!r} has no engine.backend.QnnHtp, so nothing to queue on")
+            options["allow-async-enqueue"] = True
+        return json.dumps(content)
+
+    def with_parts(self, parts: list[Path]) -> GenieBundle:
+        """The same with other binaries."""
+        content = copy.deepcopy(dict(self.content))
+        content["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = [str(path) for path in parts]
+        return GenieBundle(self.source, content)
+
+
+def _object(owner: Any, key: str, source: Path) -> Any:
+    inner = owner.get(key) if isinstance(owner, dict) else None
+    if not isinstance(inner, dict):
+        raise BadModel(f"{str(source)!r} has {key} as {shown(inner)}; expected an object, as Genie's pages say")
+    return inner
+
+
+def _other_files(dialog: Any) -> Iterator[tuple[Any, Any]]:
+    """Places of further file names: extensions, and sections of adapters."""
+    backend = dialog["engine"].get("backend")
+    if isinstance(backend, dict) and "extensions" in backend:
+        yield backend, "extensions"
+    lora = dialog["engine"]["model"]["binary"].get("lora")
+    adapters = lora.get("adapters") if isinstance(lora, dict) else None
+    for adapter in adapters if isinstance(adapters, list) else ():
+        sections = adapter.get("bin-sections") if isinstance(adapter, dict) else None
+        for place in range(len(sections) if isinstance(sections, list) else 0):
+            yield sections, place
+
+
+def _file(folder: Path, name: Any, what: str, source: Path) -> str:
+    path = folder / name if isinstance(name, str) else None
+    if path is None or not path.is_file():
+        raise BadModel(
+            f"{str(source)!r} names {what} as {shown(name)}, and there is no such file; expected one beside it, or"
+            " an absolute name"
+        )
+    return str(path)
