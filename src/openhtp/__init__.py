@@ -67,14 +67,22 @@ _NAMES_OF = {
     "openhtp.tracing": ("trace",),
 }
 # Packages that are reached as attributes: ``openhtp.onnx.load``.
-_PACKAGES = ("config", "llm", "onnx", "ort", "testing", "zoo")
+_PACKAGES = ("config", "genie", "llm", "onnx", "ort", "testing", "zoo")
 
 _HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = sorted((*_HOME_OF, "__version__"))  # noqa: PLE0605
 
 if TYPE_CHECKING:  # the same names for type checkers; a test compares
-    from openhtp import config as config, llm as llm, onnx as onnx, ort as ort, testing as testing, zoo as zoo
+    from openhtp import (
+        config as config,
+        genie as genie,
+        llm as llm,
+        onnx as onnx,
+        ort as ort,
+        testing as testing,
+        zoo as zoo,
+    )
     from openhtp.capi.identity import backend_path as backend_path, system_path as system_path
     from openhtp.core.dtype import DType as DType
     from openhtp.core.enumerations import (

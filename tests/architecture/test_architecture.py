@@ -37,6 +37,7 @@ def test_public_names_are_exactly_those_in_all() -> None:
         "capi",
         "config",
         "tools",
+        "genie",
     }
     extra = {name for name in vars(openhtp) if not name.startswith("_")} - set(openhtp.__all__) - modules
     assert extra <= {"TYPE_CHECKING", "VERSION", "llm", "onnx", "session"}, extra

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +19,8 @@ from openhtp.cli._terminal import (
     show,
     write_json,
 )
-from openhtp.core.errors import InvalidArgument
-from openhtp.core.foreign_text import PrintableFormatter, printable
+from openhtp.cli._tool_options import logged
+from openhtp.core.foreign_text import printable
 from openhtp.genie import Chat
 from openhtp.genie.calls import LogDepth
 from openhtp.genie.comparing import compare_settings
@@ -34,6 +33,9 @@ Prompt = Annotated[list[str], typer.Argument(help="What to ask; several are aske
 Tokens = Annotated[int, typer.Option("--tokens", "-n", min=1, help="Tokens to write at most.")]
 Library = Annotated[Path | None, typer.Option(help="libGenie.so or its folder; onnxruntime-qnn's by default.")]
 Soc = Annotated[str | None, typer.Option(help="Chip to emulate; that of the binaries, or SM8650.")]
+
+# The tools' words for how much a log has, of which Genie knows fewer.
+_DEPTHS = {depth.name.lower(): depth for depth in LogDepth} | {"debug": LogDepth.VERBOSE}
 
 
 @app.command()
@@ -62,7 +64,7 @@ def chat(
     json_file: JsonFile = None,
 ) -> None:
     """Hold a dialog through an unmodified libGenie.so: text as it comes, with its speed (measured here)."""
-    with errors_reported():
+    with errors_reported(), logged(log):
         answers = []
         with progress_console.status("starting Genie..."):
             dialog = Chat(
@@ -76,7 +78,7 @@ def chat(
                 neighbour=neighbour,
                 trace=trace,
                 vendor=vendor,
-                depth=_depth(log),
+                depth=_DEPTHS.get(log or ""),
             )
         with dialog:
             if priority is not None:
@@ -118,20 +120,6 @@ def _stream(dialog: Chat, prompt: str, tokens: int) -> dict[str, object]:
 def _print(text: str, style: str | None = None) -> None:
     words = printable(text, keep="\n")
     console.print(words, end="", style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def _depth(word: str | None) -> LogDepth | None:
-    names = {depth.name.lower(): depth for depth in LogDepth}
-    if word is None:
-        return None
-    if word not in names:
-        raise InvalidArgument(f"--log is {word!r}; expected one of {', '.join(names)}")
-    logger, handler = logging.getLogger("openhtp.genie"), logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("genie: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    return names[word]
 
 
 @app.command()

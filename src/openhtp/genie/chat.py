@@ -86,44 +86,35 @@ class Chat:
         self._answer: Answer | None = None
         self._busy = False
         self._told = depth is not None
-        self._stack = contextlib.ExitStack()
         emulated = {"faults": faults, "neighbour": neighbour, "trace": trace, "device": device}
-        refused = [name for name, value in emulated.items() if vendor and value is not None]
-        if refused:
-            raise InvalidArgument(f"vendor with {', '.join(refused)}; the vendor's library has no such thing")
-        if host not in ("thread", "process"):
-            raise InvalidArgument(f"host is {shown(host)}; expected thread or process")
-        genie = require_genie(library)
-        settings = GenieBundle.at(bundle)
-        chip = settings.chip(soc) if not vendor else soc
-        try:
+        _check_place(host, vendor, [name for name, value in emulated.items() if value is not None])
+        genie, settings = require_genie(library), GenieBundle.at(bundle)
+        chip = settings.chip(soc)
+        variables = {
+            SOC_VARIABLE: chip,
+            FAULTS_VARIABLE: faults or "",
+            NAME_VARIABLE: device or "",
+            TRANSPORT_VARIABLE: "inprocess" if host == "thread" else "rpc",
+        }
+        with contextlib.ExitStack() as stack:
             if vendor:
-                settings = self._stack.enter_context(compiled_by_vendor(settings, soc))
+                settings = stack.enter_context(compiled_by_vendor(settings, chip))
             else:
-                genie = self._stack.enter_context(linked_folder(genie)) / genie.name
-            environment = interpreter.environment() | {
-                SOC_VARIABLE: chip or "",
-                FAULTS_VARIABLE: faults or "",
-                NAME_VARIABLE: device or "",
-                TRANSPORT_VARIABLE: "inprocess" if host == "thread" else "rpc",
-            }
-            self._process = _HostProcess(environment)
-            self._stack.callback(self._process.end)
-            self._process.send(
-                HostOpening(
-                    library=str(genie),
-                    config=settings.config(asynchronous=asynchronous),
-                    depth=depth or LogDepth.ERROR,
-                    profiled=profiled,
-                    soc=chip,
-                    trace=None if trace is None else str(Path(trace).absolute()),
-                    scenario=None if neighbour is None else str(Path(neighbour).absolute()),
-                )
+                genie = stack.enter_context(linked_folder(genie)) / genie.name
+            self._process = _HostProcess(interpreter.environment() | variables)
+            stack.callback(self._process.end)
+            opening = HostOpening(
+                library=str(genie),
+                config=settings.config(asynchronous=asynchronous),
+                depth=depth or LogDepth.ERROR,
+                profiled=profiled,
+                soc=chip,
+                trace=None if trace is None else str(Path(trace).absolute()),
+                scenario=None if neighbour is None else str(Path(neighbour).absolute()),
             )
+            self._process.send(opening)
             self._drain()
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
 
     # Asking
 
@@ -268,6 +259,14 @@ class Chat:
 
     def _lost(self) -> DeviceLost:
         return DeviceLost(f"the process that Genie runs in has ended{self._process.last_words()}")
+
+
+def _check_place(host: str, vendor: bool, emulated: Sequence[str]) -> None:
+    """Whether Genie can run there, with what only an emulated NPU has."""
+    if host not in ("thread", "process"):
+        raise InvalidArgument(f"host is {shown(host)}; expected thread or process")
+    if vendor and emulated:
+        raise InvalidArgument(f"vendor with {', '.join(emulated)}; the vendor's library has no such thing")
 
 
 def _reason(line: str) -> str:

@@ -22,15 +22,14 @@ from openhtp.core.threads import OwnThread
 from openhtp.genie.calls import GenieLibrary
 from openhtp.genie.dialog import Answer, Dialog
 from openhtp.genie.messages import END, STOP, HostCall, HostOpening, HostWord, error_words
-from openhtp.genie.neighbours import Neighbours
-from openhtp.genie.settings import DEFAULT_SOC
+from openhtp.genie.neighbours import NpuNeighbours
 from openhtp.tracing import trace
 
 _CALLS = msgspec.msgpack.Decoder(HostCall)
 _OPENING = msgspec.msgpack.Decoder(HostOpening)
 
 
-class Host:
+class GenieHost:
     """Reads calls on a thread of its own, and makes them one after another."""
 
     def __init__(self, connection: Connection) -> None:
@@ -44,7 +43,7 @@ class Host:
         with contextlib.ExitStack() as stack:
             try:
                 if opening.scenario is not None:
-                    stack.enter_context(Neighbours(Path(opening.scenario), opening.soc or DEFAULT_SOC))
+                    stack.enter_context(NpuNeighbours(Path(opening.scenario), opening.soc))
                 self._dialog = stack.enter_context(self._opened(opening))
                 # Last, so that the trace ends while the graphs whose steps it names are there.
                 if opening.trace is not None:
@@ -109,7 +108,7 @@ class Host:
 def main() -> None:
     """Serve the caller at the other end of a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller decides what an interrupt means
-    Host(Connection(int(sys.argv[1]))).serve()
+    GenieHost(Connection(int(sys.argv[1]))).serve()
     # The dialog is freed, and the vendor's libraries are not always fit to be unloaded.
     sys.stdout.flush()
     os._exit(0)

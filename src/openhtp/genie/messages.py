@@ -22,7 +22,7 @@ class HostOpening(msgspec.Struct, frozen=True, kw_only=True):
     config: str
     depth: LogDepth
     profiled: bool
-    soc: str | None = None
+    soc: str
     trace: str | None = None
     scenario: str | None = None
 

@@ -11,7 +11,7 @@ from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.device import Device
 
 
-class Neighbours:
+class NpuNeighbours:
     """Runs a scenario's clients beside Genie's contexts, on a thread of its own.
 
     Only clients and events of the scenario count: the device is the one that Genie has.
@@ -25,7 +25,7 @@ class Neighbours:
         self._thread = OwnThread(self._play, name="openhtp-genie-neighbours")
         self._ends = False
 
-    def __enter__(self) -> Neighbours:
+    def __enter__(self) -> NpuNeighbours:
         self._stage.__enter__()
         self._thread.start()
         return self

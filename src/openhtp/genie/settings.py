@@ -18,10 +18,10 @@ from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm import Bundle
 from openhtp.llm.genie_config import GENIE_CONFIG
 from openhtp.program.binary import ContextBinary, read_binary
+from openhtp.session.options import DEFAULT_SOC
 
 _MOST_CONFIG = 16 << 20
 _MOST_BINARY = 8 << 30
-DEFAULT_SOC = "SM8650"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

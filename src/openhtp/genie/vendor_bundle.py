@@ -14,7 +14,7 @@ from openhtp.runtime.objects.backend import Backend
 
 
 @contextmanager
-def compiled_by_vendor(bundle: GenieBundle, soc: str | None) -> Iterator[GenieBundle]:
+def compiled_by_vendor(bundle: GenieBundle, soc: str) -> Iterator[GenieBundle]:
     """The bundle with binaries that the vendor's library compiled; they are removed with the block.
 
     Graphs do not share weights in them: the vendor's simulator cannot load what it saved with sharing.
@@ -22,7 +22,7 @@ def compiled_by_vendor(bundle: GenieBundle, soc: str | None) -> Iterator[GenieBu
     with TemporaryDirectory(prefix="openhtp-genie-vendor-") as folder:
         parts = []
         with Backend(library="vendor") as backend:
-            device = backend.create_device(soc=soc or bundle.chip(None))
+            device = backend.create_device(soc=soc)
             for path in bundle.parts:
                 with device.create_context_from_binary(path) as context:
                     parts.append(Path(folder) / path.name)

@@ -79,13 +79,11 @@ def export(
     chosen = precision_named(precision)
     lengths = _checked_contexts(model.config.context if context is None else context)
     steps = _checked_ar(ar)
-    native = not concat_kv if native_kv is None else native_kv
-    if native and concat_kv:
-        raise InvalidArgument("native_kv and concat_kv; a native cache takes new tokens by ScatterElements only")
+    native = _checked_native(native_kv, concat_kv)
     for length in lengths:
         _check_sizes(model, length, steps, native=native, native_out=native_out)
     count = _checked_parts(parts, model)
-    room = _checked_adapters(adapters, model)
+    _check_adapters(adapters, model)
     compensates = _compensates(rounding, model)
     about = About(
         model=model.config,
@@ -100,12 +98,27 @@ def export(
         adapters=[adapter.name for adapter in adapters],
     )
     windows = calibration_windows(model, calibration, min(lengths[-1], _WINDOW))
+    return _quantized(model, about, adapters, windows, compensates=compensates, progress=progress)
+
+
+def _quantized(
+    model: Llama,
+    about: About,
+    adapters: Sequence[Adapter],
+    windows: list[list[int]],
+    *,
+    compensates: bool,
+    progress: Progress | None,
+) -> Bundle:
+    """The bundle that was described: ranges are found, then the graphs are written."""
+    room = plan_for(adapters) if adapters else None
     model, adapters = balanced(model, adapters, _runs(room, adapters, model), windows)
     room = plan_for(adapters) if adapters else None
     told = functools.partial(_tell, progress, "calibrating")
     seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=told)
     binaries, ends = _binaries(model, about, seen, room, progress)
-    sections = {} if room is None else _sections(room, adapters, model, chosen, ends)
+    precision = precision_named(about.precision)
+    sections = {} if room is None else _sections(room, adapters, model, precision, ends)
     return Bundle(about, binaries, model.tokenizer, sections)
 
 
@@ -166,7 +179,7 @@ def _binaries(
     return binaries, ends
 
 
-def _checked_adapters(adapters: Sequence[Adapter], model: Llama) -> AdapterPlan | None:
+def _check_adapters(adapters: Sequence[Adapter], model: Llama) -> None:
     shapes = Llama.shapes(model.config)
     names: set[str] = set()
     for adapter in adapters:
@@ -181,12 +194,18 @@ def _checked_adapters(adapters: Sequence[Adapter], model: Llama) -> AdapterPlan 
                     f"adapter {adapter.name!r} is another model's: its {name!r} is"
                     f" [{len(thin.up)}, {thin.down.shape[-1]}]; expected {list(shapes.get(name, ()))}"
                 )
-    return plan_for(adapters) if adapters else None
 
 
 def _tell(progress: Progress | None, what: str, done: float) -> None:
     if progress is not None:
         progress(what, done)
+
+
+def _checked_native(native: bool | None, concat: bool) -> bool:
+    """Native unless told otherwise, or the new tokens are put behind the cache by Concat."""
+    if native and concat:
+        raise InvalidArgument("native_kv and concat_kv; a native cache takes new tokens by ScatterElements only")
+    return not concat if native is None else native
 
 
 def _checked_ar(ar: object) -> tuple[int, ...]:
