@@ -48,6 +48,21 @@ class Chat:
         with Chat("tiny", asynchronous=True) as chat:
             for piece in chat.query("It was a fine", tokens=64):
                 print(piece, end="")
+
+    Args:
+        bundle: the folder of an exported bundle, or its ``genie_config.json``.
+        library: ``libGenie.so`` or its folder; that of the package ``onnxruntime-qnn`` unless given.
+        soc: the chip; the one that the binaries were made for, or SM8650, unless given.
+        asynchronous: have Genie queue the parts of a pass without waiting (``allow-async-enqueue``).
+        host: where the NPU lives: on a ``thread`` of Genie's process, or in a ``process`` of its own.
+        device: share the device of this name with other processes.
+        faults: what calls of Genie are to meet (as in ``OPENHTP_FAULTS``).
+        neighbour: a scenario whose clients run on the same NPU meanwhile.
+        trace: file to which everything on the NPU is written at the end.
+        vendor: run on the vendor's library instead of ours.
+        profiled: have Genie measure its calls, for ``profile``.
+        depth: how much of Genie's log goes to the logger ``openhtp.genie``; nothing unless given. An error has
+            the lines of its call in any case.
     """
 
     def __init__(
@@ -66,23 +81,7 @@ class Chat:
         profiled: bool = False,
         depth: LogDepth | None = None,
     ) -> None:
-        """Start Genie with a bundle, and wait until it can be asked.
-
-        Args:
-            bundle: the folder of an exported bundle, or its ``genie_config.json``.
-            library: ``libGenie.so`` or its folder; that of the package ``onnxruntime-qnn`` unless given.
-            soc: the chip; the one that the binaries were made for, or SM8650, unless given.
-            asynchronous: have Genie queue the parts of a pass without waiting (``allow-async-enqueue``).
-            host: where the NPU lives: on a ``thread`` of Genie's process, or in a ``process`` of its own.
-            device: share the device of this name with other processes.
-            faults: what calls of Genie are to meet (as in ``OPENHTP_FAULTS``).
-            neighbour: a scenario whose clients run on the same NPU meanwhile.
-            trace: file to which everything on the NPU is written at the end.
-            vendor: run on the vendor's library instead of ours.
-            profiled: have Genie measure its calls, for ``profile``.
-            depth: how much of Genie's log goes to the logger ``openhtp.genie``; nothing unless given. An error has
-                the lines of its call in any case.
-        """
+        """Start Genie with a bundle, and wait until it can be asked."""
         self._answer: Answer | None = None
         self._busy = False
         self._told = depth is not None
