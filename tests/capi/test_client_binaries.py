@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import logging
 import mmap
 import os
 import queue
@@ -46,6 +47,7 @@ from tests.hostile.wire import mutated
 from tests.waiting import PATIENCE_S, wait_until
 
 ABORTED, INVALID_ARGUMENT, UNSUPPORTED_MEMTYPE = 5012, 5000, 8005
+BAD_MEMORY, ALREADY_REGISTERED, INVALID_SHAPE = 8000, 8002, 8004
 BALLAST = 64 * MIB
 _TELL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint64
@@ -149,25 +151,92 @@ def test_b7_what_a_mapped_binary_needs_is_told_without_a_copy(
     assert wanted.value > 0
 
 
-@pytest.mark.parametrize("kind", [2, 3])
-def test_b6_buffers_of_the_client_for_the_device_s_data_are_refused_in_words(
-    device: LibraryDevice, mapped: mmap.mmap, caplog: pytest.LogCaptureFixture, kind: int
-) -> None:
-    code, context = create(device, address_of(mapped), len(mapped), switching())
-    assert code == 0
-    fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
-    os.truncate(fd, MIB)
-    custom = struct("HtpMemory")(kind=kind, size=MIB)
-    custom.of.place.fd = fd
-    dims = (ctypes.c_uint32 * 1)(MIB)
-    given = struct("MemoryDescriptor")(num_dims=1, dims=ctypes.addressof(dims), mem_type=MemType.CUSTOM)
-    given.data_type, given.of.custom = int(DType.UINT_8), ctypes.addressof(custom)
+def property_of(device: LibraryDevice, context: int, option: HtpContextProperty) -> int:
+    wanted = struct("HtpContextProperty")(option=option)
+    asked = struct("Config")(option=CUSTOM)
+    asked.of.custom = ctypes.addressof(wanted)
+    device.library.call("contextGetProperty", context, pointer_list([asked]))
+    return int(wanted.value)
+
+
+def register(
+    device: LibraryDevice, context: int, kind: int, fd: int, size: int, offset: int = 0
+) -> tuple[int, int]:
+    """The code, and a handle, of a buffer of a kind that only the HTP has."""
+    custom = struct("HtpMemory")(kind=kind, size=size)
+    custom.of.place.fd, custom.of.place.offset = fd, offset
+    given = struct("MemoryDescriptor")(mem_type=MemType.CUSTOM, data_type=int(DType.UINT_8))
+    given.of.custom = ctypes.addressof(custom)
     place = ctypes.c_void_p()
     code = device.library.ask("memRegister", context, ctypes.addressof(given), 1, ctypes.addressof(place))
+    return code, place.value or 0
+
+
+_WEIGHTS, _SPILL_FILL = 2, 3
+
+
+def test_b6_a_client_makes_and_frees_the_weights_buffer(
+    device: LibraryDevice, mapped: mmap.mmap, blob: bytes
+) -> None:
+    """Of the size that the property tells, as a client of graph switching does it."""
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    size = property_of(device, context, HtpContextProperty.WEIGHTS_BUFFER_SIZE)
+    fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
+    os.truncate(fd, size)
+    seen = mmap.mmap(fd, size)
+    assert register(device, context, _WEIGHTS, fd, 4096)[0] == INVALID_SHAPE
+    assert register(device, context, _WEIGHTS, fd, size + 1)[0] == INVALID_SHAPE
+    assert register(device, context, _WEIGHTS, fd, size, offset=64)[0] == BAD_MEMORY
+    assert register(device, context, _WEIGHTS, -1, size)[0] == BAD_MEMORY
+    assert register(device, context, 9, fd, size)[0] == UNSUPPORTED_MEMTYPE
+    assert not any(seen[::512])
+    code, mem = register(device, context, _WEIGHTS, fd, size)
+    assert code == 0
+    assert register(device, context, _WEIGHTS, fd, size)[0] == ALREADY_REGISTERED
     os.close(fd)
-    assert code == UNSUPPORTED_MEMTYPE
-    assert "are the device's own here" in caplog.text
+    binary = read_binary(blob)
+    for name in ("first", "second", "first"):
+        run(device, context, name.encode())
+        own = binary.packed(name).blobs[-1].read()  # the ballast, which nothing else has
+        assert seen.find(own[: 1 << 16]) >= 0
+    place = ctypes.c_void_p(mem)
+    assert device.library.ask("memDeRegister", ctypes.addressof(place), 1) == 0
     run(device, context, b"second")
+    seen[:] = bytes(size)  # the client's again
+    run(device, context, b"second")
+    device.library.call("contextFree", context, None)
+    seen.close()
+
+
+def test_b6_a_client_makes_the_spill_fill_buffer(device: LibraryDevice, mapped: mmap.mmap) -> None:
+    code, context = create(device, address_of(mapped), len(mapped), switching())
+    assert code == 0
+    size = max(MIB, property_of(device, context, HtpContextProperty.MAX_SPILLFILL_BUFFER_SIZE))
+    fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
+    os.truncate(fd, size)
+    assert register(device, context, _SPILL_FILL, fd, size)[0] == 0
+    os.close(fd)
+    for name in (b"first", b"second"):
+        run(device, context, name)
+    device.library.call("contextFree", context, None)  # with the buffer registered
+
+
+@pytest.mark.parametrize("kind", [_WEIGHTS, _SPILL_FILL])
+def test_b6_a_context_that_switches_no_graphs_has_no_such_buffer(
+    device: LibraryDevice, blob: bytes, caplog: pytest.LogCaptureFixture, kind: int
+) -> None:
+    room = ctypes.create_string_buffer(blob, len(blob))
+    code, context = create(device, ctypes.addressof(room), len(blob), [])
+    assert code == 0
+    fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
+    os.truncate(fd, len(blob))
+    with caplog.at_level(logging.INFO, "openhtp.capi"):
+        assert register(device, context, kind, fd, len(blob))[0] == UNSUPPORTED_MEMTYPE
+    os.close(fd)
+    assert "switches no graphs" in caplog.text
+    run(device, context, b"second")
+    device.library.call("contextFree", context, None)
 
 
 def test_b7_what_a_client_changed_in_its_mapping_counts(device: LibraryDevice, mapped: mmap.mmap) -> None:

@@ -203,8 +203,8 @@ class Plan:
         """The address of a tensor's data, and how many bytes there are."""
         if tensor_struct.mem_type == MemoryKind.HANDLE:
             mem = handles.find(MemHeld, tensor_struct.buffer.data or 0)
-            if mem.parent is not self._context:
-                raise bad_handle("memory of this context", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
+            if mem.parent is not self._context or mem.area.mem.use:
+                raise bad_handle("memory of this context's tensors", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
             address, size = mem.place
         elif tensor_struct.mem_type == MemoryKind.RAW:
             address, size = tensor_struct.buffer.data or 0, tensor_struct.buffer.size

@@ -18,10 +18,12 @@ from openhtp.core.dtype import DType
 from openhtp.core.enumerations import MemType
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.tensor import MAX_RANK
+from openhtp.rpc import messages as ms
 from openhtp.runtime.objects.mem import Mem
 
 _SHARED_BUFFER = 1
-_DEVICE_S_OWN = {2: "QNN_HTP_MEM_WEIGHTS_BUFFER", 3: "QNN_HTP_MEM_SHARED_SPILLFILL_BUFFER"}
+# QNN_HTP_MEM_WEIGHTS_BUFFER and QNN_HTP_MEM_SHARED_SPILLFILL_BUFFER.
+_LENT_BUFFERS = {2: ms.WEIGHTS_BUFFER, 3: ms.SPILL_FILL_BUFFER}
 _MOST = 1 << 16
 
 
@@ -86,32 +88,38 @@ def _bytes_of(descriptor: Any) -> int:
 
 
 def _described(context: ContextHeld, descriptor: Any) -> MemHeld:
+    if descriptor.mem_type == MemType.CUSTOM:
+        return _custom(context, descriptor)
     nbytes = _bytes_of(descriptor)
     if descriptor.mem_type == MemType.ION:
         return MemHeld(context, _whole(context, descriptor.of.fd, nbytes), 0, nbytes)
     if descriptor.mem_type == MemType.DMA_BUF:
         return MemHeld(context, _whole(context, descriptor.of.dma.fd, nbytes), 0, nbytes)
-    if descriptor.mem_type == MemType.CUSTOM:
-        custom = memory.structure(
-            struct("HtpMemory"), descriptor.of.custom or 0, "the memory's custom description"
-        )
-        if custom.kind != _SHARED_BUFFER:
-            raise _unsupported(custom.kind)
-        placement = custom.of.place
-        return MemHeld(
-            context, _shared(context, placement.fd, placement.offset + nbytes), placement.offset, nbytes
-        )
     raise QnnError(f"memory type {descriptor.mem_type} is unknown", st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
 
 
-def _unsupported(kind: int) -> QnnError:
-    problem = f"memory of HTP kind {kind}; expected a shared buffer ({_SHARED_BUFFER})"
-    if kind in _DEVICE_S_OWN:
-        problem = (
-            f"{_DEVICE_S_OWN[kind]}: buffers for weights and for spill-fill are the device's own here, and counted"
-            " in the context's process domain; go on without registering one"
+def _custom(context: ContextHeld, descriptor: Any) -> MemHeld:
+    """A tensor's place in a shared buffer, or a buffer for the data of a context that switches graphs."""
+    custom = memory.structure(struct("HtpMemory"), descriptor.of.custom or 0, "the memory's custom description")
+    placement = custom.of.place
+    if custom.kind == _SHARED_BUFFER:
+        nbytes = _bytes_of(descriptor)
+        return MemHeld(
+            context, _shared(context, placement.fd, placement.offset + nbytes), placement.offset, nbytes
         )
-    return QnnError(problem, st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE)
+    use = _LENT_BUFFERS.get(custom.kind)
+    if use is None:
+        known = ", ".join(f"{name} ({kind})" for kind, name in _LENT_BUFFERS.items())
+        raise QnnError(
+            f"memory of HTP kind {custom.kind}; expected a shared buffer ({_SHARED_BUFFER}), {known}",
+            st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
+        )
+    if placement.offset:
+        raise InvalidArgument(f"a {use} at offset {placement.offset} of its descriptor; expected 0")
+    size = _size(placement.fd)
+    if not 0 < custom.size <= size:
+        raise _bad(f"descriptor {placement.fd} has {size} bytes; a {use} of {custom.size} was described")
+    return MemHeld(context, _whole(context, placement.fd, custom.size, use), 0, custom.size)
 
 
 def _identity(fd: int) -> tuple[int, int]:
@@ -122,10 +130,10 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _whole(context: ContextHeld, fd: int, nbytes: int) -> Area:
-    """Memory for one tensor alone; a second registration is refused."""
+def _whole(context: ContextHeld, fd: int, nbytes: int, use: str | None = None) -> Area:
+    """Memory for one tensor alone, or for another use; a second registration is refused."""
     key = _identity(fd)
-    area = Area(context.context.register_memory(nbytes, fd=fd), key)
+    area = Area(context.context.register_memory(nbytes, fd=fd, use=use), key)
     context.areas[key] = area
     return area
 
@@ -146,6 +154,7 @@ def _shared(context: ContextHeld, fd: int, end: int) -> Area:
 
 def _size(fd: int) -> int:
     """The size of a descriptor; a dma-buf reports it only when one seeks to its end."""
+    _identity(fd)
     nbytes = os.fstat(fd).st_size
     if nbytes:
         return nbytes

@@ -11,11 +11,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from openhtp.core.errors import InvalidArgument, QnnError, error_context
+from openhtp.core import status as st
+from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature, WrongState, error_context
 from openhtp.core.machine import give_back_freed
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceContext, DeviceGraph, Unloaded
 from openhtp.device.jobs import Job
+from openhtp.device.lent_buffers import LentBuffer, LentBuffers
 from openhtp.device.loading import Advance, Ready, Room, close_all, make_one_ready, packed_at
 from openhtp.device.target import Target
 from openhtp.device.tasks import Task
@@ -57,9 +59,10 @@ class Switcher:
         self._binary = binary
         self._options = options
         self._close_file = close_file
-        needs, self._buffers = memory
-        self._needs = {graph.name: self._buffers.beside(graph) for graph in needs.graphs}
-        self._turns = Turns({name: graph.loaded_bytes for name, graph in self._needs.items()}, retained)
+        self._all_needs, self._own_buffers = memory
+        self._lent = LentBuffers()
+        self._turns = Turns({}, retained)
+        self._settle_needs()
         self._graphs: dict[str, DeviceGraph] = {}
         self._held: dict[str, HeldMemory] = {}
         self._binds: dict[int, _Bind] = {}
@@ -126,10 +129,44 @@ class Switcher:
         else:
             self._switch(job, turn)
 
+    def lend(self, use: str, buffer: LentBuffer) -> None:
+        """Use a buffer of the client's from now on. The loaded graph goes, and comes back into the buffer."""
+        self._require_idle(f"be given a {use}")
+        own = self._own_buffers.weights if use == ms.WEIGHTS_BUFFER else self._own_buffers.spill_fill
+        if own is not None or self._turns.retained:
+            problem = "retains graphs" if self._turns.retained else f"has a {use} of the device's own"
+            raise UnsupportedFeature(
+                f"memory as the {use} of a context that {problem}; create it without that option",
+                st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
+            )
+        self._lent.lend(use, buffer, self._all_needs)
+        self._settle_needs()
+
+    def take_back(self, number: int) -> None:
+        """Let go of memory if it is one of the client's buffers; the loaded graph goes with what it has there."""
+        if self._lent.has(number):
+            self._require_idle("give a buffer back")
+            self._lent.take_back(number)
+            self._settle_needs()
+
+    def _require_idle(self, what: str) -> None:
+        context = self.context
+        if context.pending or any(task.owner is context for task in context.session.tasks):
+            raise WrongState(f"context {context.number} cannot {what} while executions of it are under way")
+
+    def _settle_needs(self) -> None:
+        """Work out what graphs need beside the buffers that there are now. None of them stays loaded."""
+        for name in list(self._turns.loaded):
+            self._unload(name)
+        self._buffers = self._lent.beside(self._own_buffers)
+        self._needs = {graph.name: self._buffers.beside(graph) for graph in self._all_needs.graphs}
+        self._turns.sizes = {name: graph.loaded_bytes for name, graph in self._needs.items()}
+
     def close(self) -> None:
         """The context goes: nothing more is loaded."""
         if not self._closed:
             self._closed = True
+            self._lent = LentBuffers()
             self._binds.clear()
             self._close_file()
 
@@ -167,8 +204,11 @@ class Switcher:
         def work(task: Task[Ready]) -> Ready:
             give_back_freed()  # graphs are switched to save memory, so it must be freed at once
             task.check()
-            packed = graph.replacement or self._binary.packed(turn.graph)
-            return make_one_ready(self._core.target, packed, self._options)
+            stored = graph.replacement or self._binary.packed(turn.graph)
+            packed = self._lent.with_weights(stored, map(self._binary.packed, self._graphs))
+            ready = make_one_ready(self._core.target, packed, self._options)
+            self._lent.give_spill_room(ready.loaded)
+            return ready
 
         def finish(ready: Ready) -> ms.Reply:
             self.adopt(graph, ready, memory)

@@ -113,6 +113,7 @@ class OrtProgram:
         self._staged: Staged | None = staged
         self._names = names
         self._specs = {spec.name: spec for spec in specs}
+        self._spill_room: memoryview | None = None
 
     @property
     def steps(self) -> int:
@@ -140,7 +141,7 @@ class OrtProgram:
         """Bind arrays that are as the sessions take them."""
         with error_context(graph=self.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
-        places = self._stages.with_buffers(places)
+        places = self._stages.with_buffers(places, self._spill_room)
         bound = [
             stage.session.bind(
                 {name: places[name] for name in stage.inputs}, {name: places[name] for name in stage.outputs}
@@ -153,9 +154,13 @@ class OrtProgram:
         """Use this data for the updateable tensors in what is bound from now on."""
         self._updateable |= arrays
 
+    def spill_into(self, room: memoryview) -> None:
+        """Have what is between segments in this memory, as far as it fits; a run of the program has it alone."""
+        self._spill_room = room
+
     def close(self) -> None:
         """Drop the sessions. Runs that still live keep theirs until they go."""
-        self._staged = None
+        self._staged = self._spill_room = None
 
     def _checked(self, key: str, arrays: Mapping[str, Array]) -> Array:
         spec = self._specs[key.partition(":")[2]]

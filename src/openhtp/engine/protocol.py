@@ -54,6 +54,14 @@ class LoadedProgram(Protocol):
 
 
 @runtime_checkable
+class SpillingProgram(LoadedProgram, Protocol):
+    """A program that can be told where its values between two steps lie."""
+
+    def spill_into(self, room: memoryview) -> None:
+        """Have these values here, as far as they fit, in all that is bound from now on: one run at a time."""
+
+
+@runtime_checkable
 class UpdateableProgram(LoadedProgram, Protocol):
     """A program with tensors whose data can be exchanged."""
 

@@ -196,9 +196,12 @@ class Staged:
         whole = {self.windows[name].of if name in self.windows else name for name in named}
         return whole.difference(self.buffers)
 
-    def with_buffers(self, ends: Mapping[str, Array]) -> dict[str, Array]:
-        """The arrays of the ends, memory for one execution's values between them, and what the windows show."""
-        slots = make_slots(self.slot_bytes)
+    def with_buffers(self, ends: Mapping[str, Array], room: memoryview | None = None) -> dict[str, Array]:
+        """The arrays of the ends, memory for one execution's values between them, and what the windows show.
+
+        Values lie in ``room`` as far as they fit.
+        """
+        slots = make_slots(self.slot_bytes) if room is None else _slots_in(room, self.slot_bytes)
         arrays = dict(ends)
         for name, buffer in self.buffers.items():
             arrays[name] = slots[buffer.slot][: buffer.nbytes].view(buffer.dtype).reshape(buffer.shape)
@@ -365,6 +368,18 @@ _HUGE_PAGE = 2 << 20
 _LINE = 64
 # Below this, most of a huge page would lie idle.
 _WORTH_A_HUGE_PAGE = _HUGE_PAGE // 2
+
+
+def _slots_in(room: memoryview, sizes: Sequence[int]) -> list[npt.NDArray[Any]]:
+    """Bytes for each slot: in a room as long as it has some left, then elsewhere."""
+    memory, slots, end = np.frombuffer(room, np.uint8), [], 0
+    for size in sizes:
+        if end + size <= memory.size:
+            slots.append(memory[end : end + size])
+            end += -(-size // _LINE) * _LINE
+        else:
+            slots.append(np.empty(size, np.uint8))
+    return slots
 
 
 def make_slots(sizes: Sequence[int]) -> list[npt.NDArray[Any]]:

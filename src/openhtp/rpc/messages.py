@@ -229,11 +229,20 @@ class SetPace(Request):
     work: Pace | None
 
 
+WEIGHTS_BUFFER, SPILL_FILL_BUFFER = "weights_buffer", "spill_fill_buffer"
+# What memory may be registered for, beside tensors.
+BUFFER_USES = (WEIGHTS_BUFFER, SPILL_FILL_BUFFER)
+
+
 class RegisterMemory(Request):
-    """Map shared memory, or its first ``nbytes``. Descriptor: the memory."""
+    """Map shared memory, or its first ``nbytes``. Descriptor: the memory.
+
+    ``use`` is one of ``BUFFER_USES``; empty for tensors.
+    """
 
     context: int
     nbytes: int = 0
+    use: str = ""
 
 
 class DeregisterMemory(Request):

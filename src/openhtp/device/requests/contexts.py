@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, WrongState, error_context
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature, WrongState, error_context
 from openhtp.core.limits import MAX_QUEUE_DEPTH
 from openhtp.core.status import Status
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, DeviceGroup
+from openhtp.device.lent_buffers import LentBuffer
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.rpc import messages as ms
@@ -174,6 +175,12 @@ def _change(asked: Asked, graphs: list[DeviceGraph | DeviceApp], priority: int, 
 def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
     """Map memory, if the session may hold that much."""
     context = find(asked.session.contexts, request.context, "context")
+    if request.use and context.switcher is None:
+        raise UnsupportedFeature(
+            f"memory as the {request.use} of a context that switches no graphs; create it from a binary with"
+            " is_persistent_binary and memory_limit_hint, or go on without: the device has its own",
+            st.QNN_MEM_ERROR_UNSUPPORTED_MEMTYPE,
+        )
     buffer = asked.memory(request.nbytes)
     number = asked.core.new_number()
     try:
@@ -181,11 +188,20 @@ def register(asked: Asked, request: ms.RegisterMemory) -> ms.Reply:
     except BaseException:
         buffer.close()
         raise
+    if request.use and context.switcher is not None:
+        try:
+            context.switcher.lend(request.use, LentBuffer(number, buffer))
+        except BaseException:
+            asked.session.unmap(number)
+            raise
     return ms.Reply(value=number)
 
 
 @handles(ms.DeregisterMemory)
 def deregister(asked: Asked, request: ms.DeregisterMemory) -> ms.Reply:
     """Unmap memory."""
+    for context in asked.session.contexts.values():
+        if context.switcher is not None:
+            context.switcher.take_back(request.memory)
     asked.session.unmap(request.memory)
     return ms.Reply()

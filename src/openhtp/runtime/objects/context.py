@@ -193,7 +193,12 @@ class Context:
         return graph
 
     def register_memory(
-        self, nbytes: int | Tensor, *, fd: int | None = None, mem_type: MemType | str | int | None = None
+        self,
+        nbytes: int | Tensor,
+        *,
+        fd: int | None = None,
+        mem_type: MemType | str | int | None = None,
+        use: str | None = None,
     ) -> Mem:
         """Memory that client and device share: so many bytes, or as many as a tensor needs.
 
@@ -201,10 +206,19 @@ class Context:
         or a memfd with MFD_ALLOW_SEALING, whose size is sealed here, as shrinking it would end the device's
         process. The descriptor stays yours and may be closed. ``mem_type`` is the API's word for its kind: ``ion``
         or ``dma_buf``, which are handled alike.
+
+        ``use`` gives a context that switches graphs a buffer of yours for its data: ``weights_buffer`` or
+        ``spill_fill_buffer``, instead of the options of these names. It counts as your memory. Register it, and
+        deregister it, while no execution of the context is under way; freeing the context ends its use, too.
         """
         self._life.require("use")
         size = check_bytes(nbytes.nbytes if isinstance(nbytes, Tensor) else nbytes)
-        return self.opened.memory.register(size, MemType.check_descriptor(fd, mem_type))
+        if use is not None and not (isinstance(use, str) and use in ms.BUFFER_USES):
+            raise InvalidArgument(
+                f"use is {shown(use)}; expected one of {', '.join(ms.BUFFER_USES)}, or None for tensors",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
+        return self.opened.memory.register(size, MemType.check_descriptor(fd, mem_type), use or "")
 
     def set_config(
         self,

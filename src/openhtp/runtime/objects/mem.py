@@ -50,9 +50,11 @@ class Mem:
     offset you give. Pass the Mem or the array as an input or output value.
     """
 
-    def __init__(self, context: OpenContext, buffer: SharedBuffer, number: int) -> None:
+    def __init__(self, context: OpenContext, buffer: SharedBuffer, number: int, use: str = "") -> None:
         self.context = context.handle
         self.number = number
+        # What the device has there, if it is not for tensors.
+        self.use = use
         self._of = context
         self._buffer = buffer
         self._life = Life("mem", str(number))
@@ -87,6 +89,7 @@ class Mem:
         different shapes, or ``shape`` and ``dtype`` for a name that no graph has yet.
         """
         self._life.require("use")
+        self._require_tensors()
         if offset is not None:
             offset = check_count("offset", offset, self.nbytes, least=0, status=st.QNN_MEM_ERROR_INVALID_ARGUMENT)
         name = tensor if isinstance(tensor, str) else getattr(tensor, "name", "")
@@ -119,9 +122,17 @@ class Mem:
         """Whether an execution under way uses it."""
         return self._life.state is State.LIVE and self._of.users_of(self) > 0
 
+    def _require_tensors(self) -> None:
+        if self.use:
+            raise InvalidArgument(
+                f"{self!r} is the {self.use} of its context; register other memory for tensors",
+                st.QNN_MEM_ERROR_INVALID_ARGUMENT,
+            )
+
     def share_with(self, context: Context) -> Mem:
         """Register the same memory in another context as well; each registration has to be taken back."""
         self._life.require("use")
+        self._require_tensors()
         if not isinstance(context, type(self.context)):
             raise InvalidArgument(
                 f"context is {type_in_words(context)}; expected the context that is to have the memory, too",
@@ -187,7 +198,8 @@ class Mem:
         self._buffer.close()
 
     def __repr__(self) -> str:
-        return f"<Mem {self.number} of {self.nbytes} bytes, {self._life.state.value}>"
+        use = f", {self.use}" if self.use else ""
+        return f"<Mem {self.number} of {self.nbytes} bytes{use}, {self._life.state.value}>"
 
 
 class ContextMemory:
@@ -204,17 +216,21 @@ class ContextMemory:
         self._views: dict[int, Place] = {}
         self._addresses: list[tuple[int, Mem]] = []
 
-    def register(self, nbytes: int, fd: int | None = None) -> Mem:
-        """Memory for the caller: ours, or the first ``nbytes`` of the caller's own."""
+    def register(self, nbytes: int, fd: int | None = None, use: str = "") -> Mem:
+        """Memory for the caller: ours, or the first ``nbytes`` of the caller's own. ``use``: not for tensors."""
         buffer, number = SharedBuffer.sized(nbytes) if fd is None else SharedBuffer.of_client(fd, nbytes), 0
         try:
             if fd is not None:
                 self._refuse_if_known(fd, buffer)
-            number = self._ask_for(buffer)
-            mem = Mem(self._context, buffer, number)
+            if use and self._context.places.used:
+                raise WrongState(f"executions of the context are under way; wait for their end to give it a {use}")
+            number = self._ask_for(buffer, use)
+            mem = Mem(self._context, buffer, number, use)
             with self._lock:
                 self._refuse_if_over()
                 self._registered[number] = mem
+                if use:
+                    return mem  # no tensor is looked for there
                 # Replaced rather than changed, because calls on other threads search it.
                 addresses = self._addresses.copy()
                 bisect.insort(addresses, (buffer.address, mem), key=_address)
@@ -284,6 +300,7 @@ class ContextMemory:
     def check_own(self, mem: Mem) -> None:
         """Refuse memory that is no longer usable, or of another context."""
         mem._life.require("use")
+        mem._require_tensors()
         if mem.context is not self._context.handle:
             raise InvalidArgument(
                 f"{mem!r} belongs to another context; register memory in the graph's own",
@@ -310,10 +327,10 @@ class ContextMemory:
         for mem in self.all():
             mem._life.end(State.FOREIGN)
 
-    def _ask_for(self, buffer: SharedBuffer) -> int:
+    def _ask_for(self, buffer: SharedBuffer, use: str = "") -> int:
         """Ask the device for memory before any of it is allocated; returns its number there."""
         link = self._context.link
-        message = ms.RegisterMemory(context=self._context.number, nbytes=buffer.nbytes)
+        message = ms.RegisterMemory(context=self._context.number, nbytes=buffer.nbytes, use=use)
         number = link.request(message, (buffer.fd,), lambda answer: ms.DeregisterMemory(memory=answer.value)).value
         try:
             buffer.take()

@@ -91,6 +91,8 @@ class OpenContext:
         """Calls that were accepted, are not over, and read or write the memory."""
         loaded = [graph.loaded for graph in list(self.graphs.values()) if graph.loaded is not None]
         calls = [call for graph in loaded for call in graph.callee.calls_under_way()]
+        if mem.use:
+            return len(calls)
         return sum(any(mem is used for used, _, _ in call.arguments.registered.values()) for call in calls)
 
     def forget_bindings(self) -> None:
