@@ -1,6 +1,6 @@
 """The C interface as data: structures, numbers, function tables, and Python values to C and back.
 
-Shared by whoever stands on either side of it: ``openhtp.vendor`` calls a library through it, and a library of our
+Both sides use it: ``openhtp.vendor`` calls a library through it, and a library of our
 own is called through it. Knows layouts and ``core`` values only; must not know which library, process or device is
 on the other side, and checks nothing but what would be misread.
 

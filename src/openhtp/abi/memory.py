@@ -45,7 +45,7 @@ def read(address: int, size: int, what: str = "memory") -> bytes:
 
 
 def _read_long(address: int, size: int, what: str) -> bytes:
-    """The same into bytes that are not cleared first, nor copied again; nobody else has them yet."""
+    """Read into bytes that are neither cleared first nor copied again; nobody else has them yet."""
     check_readable(address, size, what)  # before so much room is made for nothing
     data: bytes = _new_bytes(None, size)
     _copy(_long_readv, _address(data), address, size, what)

@@ -1,6 +1,6 @@
 """C structures as tensors, parameters and operations: what a library describes, or a client hands over.
 
-Whoever wrote a structure is trusted with nothing: counts are bounded, NULL is looked for, and what lies at an
+The writer of a structure is not trusted: counts are bounded, NULL is refused, and what lies at an
 address is copied by ``memory``, so that a structure filled in wrongly is an error with a name.
 
 Weights of four bits in blocks (low power blockwise quantization) are expanded as the hardware does it: a channel
@@ -93,7 +93,7 @@ def _for_all_groups(quant: AxisScaleOffset, shape: tuple[int, ...]) -> AxisScale
 
 
 def widened(spec: TensorSpec) -> TensorSpec:
-    """Numbers of four bits in bytes, as whoever computes with them holds them."""
+    """Numbers of four bits in bytes, the form in which they are computed with."""
     wide = {narrow: wide for wide, narrow in _NARROW.items()}
     return dataclasses.replace(spec, dtype=wide.get(spec.dtype, spec.dtype))
 

@@ -29,7 +29,7 @@ def nothing_unused(program: QnnProgram) -> str | None:
 
 
 def kernels_in_order(program: HtpProgram) -> str | None:
-    """The same for kernels: no other kernel reads tensors that a kernel makes for itself."""
+    """Check the order of kernels, and that no other kernel reads tensors that a kernel makes for itself."""
     source = program.source
     return order_problem(program.kernels, source.given_names, source.output_names)
 

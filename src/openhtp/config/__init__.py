@@ -1,7 +1,8 @@
 """Config files of the vendor's tools: the backend extensions config, and the one that names it.
 
-Knows the documents' keys and which option each leads to. Must not know devices or sessions: whoever makes those
-asks a ``BackendConfig`` for their options. Start at ``keys.py``, the table; ``reading.py`` holds files to it.
+Knows the documents' keys and which option each leads to. Must not know devices or sessions: the code that makes
+those asks a ``BackendConfig`` for their options. Start at ``keys.py``, the table; ``reading.py`` holds files to
+it.
 
 >>> from openhtp.config import parse_config
 >>> config = parse_config({"devices": [{"soc_model": 57, "cores": [{"perf_profile": "burst"}]}]})

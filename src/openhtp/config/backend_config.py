@@ -133,9 +133,9 @@ class BackendConfig:
         return {}
 
     def context_options(self, origin: ContextOrigin | None = None) -> dict[str, Any]:
-        """For ``Device.create_context`` and its like: those that were given, by the options' names.
+        """Options for ``Device.create_context`` and its like, by their names, if the config sets them.
 
-        With ``origin``, only those that can be given to contexts that come to be in that way.
+        With ``origin``, only options of contexts of that origin.
         """
         options: dict[str, Any] = {}
         sections = [section for section in (*GENERAL.sections, *HTP.sections) if section.name in _OF_CONTEXTS]
@@ -191,7 +191,7 @@ class BackendConfig:
                 device.create_power_config(core.core_id).set_perf_profile(core.perf_profile, **times)
 
     def with_perf_profile(self, name: str) -> BackendConfig:
-        """The same config with this perf profile, for every core that it has."""
+        """This config with another perf profile, for every core that it has."""
         find_perf_profile(name)
         devices = [dict(device) for device in self.htp.get("devices", ())] or [{}]
         for device in devices:
@@ -236,7 +236,7 @@ def read_config(path: str | os.PathLike[str]) -> BackendConfig:
 
 
 def parse_config(settings: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
-    """The same for a config at hand, as an object or as text; paths in it count from the working directory."""
+    """Read a config that is given as an object or as text; paths in it count from the working directory."""
     content = parse_json(settings, source) if isinstance(settings, str) else dict(settings)
     return _config_from(content, source, Path())
 

@@ -1,4 +1,4 @@
-"""Warnings that a process gives once: whoever reads the log has heard it, and a loop does not fill it."""
+"""Warnings that a process gives once: one line is enough, and a loop does not fill the log."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class KeyPlace(ValuePlace):
         return KeyPlace(self.source, path, line=line, error=self._error)
 
     def at_line(self, line: int | None) -> KeyPlace:
-        """The same keys, in another line."""
+        """These keys, in another line."""
         return KeyPlace(self.source, self.path, line=line, error=self._error)
 
     def error(self, problem: str) -> QnnError:

@@ -1,5 +1,7 @@
-"""How fast a SoC gives what kernels need, from ``parameters.toml``; for SoCs without published times, from the
-nearest one that has them."""
+"""How fast a SoC gives what kernels need, from ``parameters.toml``.
+
+A SoC without published times has the rates of the nearest one that has them.
+"""
 
 from __future__ import annotations
 

@@ -64,6 +64,6 @@ def unexpected(activity: str, error: BaseException) -> InternalError:
 
 
 def bare(error: _E) -> _E:
-    """The same exception without the frames it came through, whose variables may be whole models."""
+    """An exception without the frames it came through, whose variables may be whole models."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error

@@ -67,7 +67,7 @@ class DirectRun:
     def order(
         self, client_job: int, timeout_at: int, deadline_at: int, profile_level: int, *, waited: bool
     ) -> BoundOrder:
-        """The same execution as an order for the queue."""
+        """The execution as an order for the queue."""
         return BoundOrder(
             client_job, self._graph, self._run, len(self._steps), timeout_at, deadline_at, profile_level, waited
         )

@@ -270,7 +270,7 @@ class BesideRunner:
         """Steps are left at their ends."""
 
     def forget(self, job: int) -> None:
-        """Steps that were started still end; their tokens then tell that they are to be ignored."""
+        """Forget a job. Steps that were started still end, and their old tokens have them ignored."""
 
     def next_at(self, now: int) -> int | None:
         """Now, if a step has ended; otherwise the other thread will post the end."""

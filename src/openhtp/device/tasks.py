@@ -150,7 +150,7 @@ class Task(Generic[_T]):
 
 
 def _nothing() -> None:
-    """Nothing more is to be done at the end of the task."""
+    """Do nothing at the end of a task."""
 
 
 def _no_time() -> int:

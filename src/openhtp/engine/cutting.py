@@ -192,7 +192,7 @@ def _make_part(
         segment.nodes,
         "segment",
         [known[name] for name in inputs],
-        # The runtime infers types that are not given; a later segment is told what it found.
+        # The runtime infers types that are not given; later segments get the inferred types.
         [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
         [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
     )

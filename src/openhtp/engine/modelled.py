@@ -1,4 +1,4 @@
-"""The engine that computes nothing: for whoever wants to see what runs when, and not what comes out of it.
+"""The engine that computes nothing: it shows what runs when, and gives no results.
 
 It is ready at once and runs a program in the steps that the chip would, each of which may yield. How long a step
 takes is for its runner to say. Outputs keep what is in their memory.

@@ -160,7 +160,7 @@ class SharedForms:
 
 
 class _Loan:
-    """An array that the runtime reads where it lies; ``value`` is how it is told."""
+    """An array that the runtime reads where it lies; ``value`` is the runtime's name for it."""
 
     def __init__(self, side: Native, array: Array) -> None:
         code, bits = _DLPACK_CODES[array.dtype.kind], array.dtype.itemsize * 8

@@ -23,7 +23,7 @@ def _load_messages() -> ModuleType:
     path = None if package is None or package.origin is None else Path(package.origin).with_name("onnx_ml_pb2.py")
     if path is None or not path.is_file():
         return importlib.import_module(_NAME)
-    # Not under its own name: whoever imports the package gets all of it.
+    # Not under its own name, so that an import of the package still gets all of it.
     spec = importlib.util.spec_from_file_location(f"{__name__}.onnx_ml_pb2", path)
     assert spec is not None
     assert spec.loader is not None

@@ -46,7 +46,7 @@ _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
 _VECTOR_BYTES = 64
 # Operators that read constants as they lie, convolutions because the optimiser put their filters in order.
 _IN_PLACE = {("com.microsoft.nchwc", "Conv"), ("", "Add"), ("", "Gather"), ("", "Mul")}
-# Those that do if told not to make a form of their own; that is told to whole sessions.
+# Kernels that read weights where they lie if packing is turned off, which is an option of whole sessions.
 _IN_PLACE_IF_TOLD = {("", "MatMulInteger")}
 # Operators whose kernels keep the form that they make of their weights to themselves.
 _NOT_SHARING = {"QLinearConv"}
@@ -107,7 +107,7 @@ class SegmentModel:
                 raise
             forms, session = None, make(None)  # one of its kernels shares nothing
         read = session.reads - self.in_place
-        if read and not lasting:  # whoever prepared it did not know
+        if read and not lasting:  # the device that prepared it did not know
             constants |= {name: aligned_copy(constants[name]) for name in read}
             session = make(forms)
         return session
@@ -313,7 +313,7 @@ def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Arr
 
 
 def _optimised_in_a_folder(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Array]]:
-    """The same for models above what one message holds: their constants go to a file of their own."""
+    """Optimise a model that is larger than one message may be: its constants go to a file of their own."""
     folder = Path(tempfile.mkdtemp(prefix="openhtp-"))
     try:
         options = _saving_options(threads, str(folder / "model.onnx"))

@@ -89,7 +89,7 @@ def clocks_for(standing: Iterable[StandingVote]) -> Clocks:
 
 
 def resolve(standing: Iterable[StandingVote]) -> Resolved:
-    """The same, with the corners."""
+    """The clocks, with the corners that they follow from."""
     table = _table()
     cores, buses, hmxes = [], [], []
     for votes in standing:

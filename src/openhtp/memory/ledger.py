@@ -196,7 +196,7 @@ class Ledger:
     def place_each(
         self, tenant: Tenant, parts: Sequence[tuple[int, int, int]], *, room_for: int = 0
     ) -> list[HeldMemory]:
-        """The same for parts that come and go by themselves, each (weights, spill-fill, backup): all, or none."""
+        """Place parts that come and go separately, each (weights, spill-fill, backup); all of them, or none."""
         with self._lock:
             weights, spill_fill, backup = (sum(part[index] for part in parts) for index in range(3))
             self.place(tenant, weights, spill_fill, backup, room_for=room_for).give_back()

@@ -22,7 +22,7 @@ from openhtp.memory.switching import loaded_first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPlan:
-    """A context that is to be loaded. ``switching`` loads its graphs when they run, ``retained`` those at once.
+    """A context to load. ``switching`` loads its graphs when they run, ``retained`` those at once.
 
     ``io_estimation`` makes it go where its I/O fits, too; ``group`` names contexts that share a spill-fill buffer
     and, if they are ``concurrent``, a VTCM backup buffer.

@@ -33,7 +33,7 @@ PREPARING = ("linux",)
 
 
 class ContextOrigin(enum.StrEnum):
-    """How a context comes to be: its graphs are composed in it, or come from one binary, or from one of a list."""
+    """The origin of a context's graphs: they are composed in it, or come from a binary, or from one of a list."""
 
     COMPOSED = "create_context"
     BINARY = "create_context_from_binary"
@@ -145,7 +145,7 @@ class OptionValues(Mapping[str, Any]):
         return (_unpickled, (self._table.owner, dict(self._values)))
 
     def replace(self, **changed: object) -> OptionValues:
-        """The same values but for some, which are checked."""
+        """These values with some replaced, which are checked."""
         checked = {
             name: self._table.option(name).read(value, self._table.owner, self._table.status)
             for name, value in changed.items()

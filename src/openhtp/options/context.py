@@ -248,7 +248,7 @@ _LOADING = (
         "INIT_ACCELERATION",
         HtpContextOption.INIT_ACCELERATION,
         "init_acceleration",
-        "Make the graphs of the binary ready on all processors, at the cost of whoever computes meanwhile.",
+        "Make the graphs of the binary ready on all processors, at the cost of other work meanwhile.",
         Flag(),
     ),
     _loading(

@@ -1,5 +1,7 @@
-"""Graph switching in a plan: which clients are switched, whose turn it is on the virtual clock (decided as on the
-device), and how long loading takes."""
+"""Graph switching in a plan: which clients are switched, in which order, and how long loading takes.
+
+The order on the virtual clock is decided as on the device.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class ByteRange:
 
 
 def joined(pieces: Sequence[ByteRange]) -> list[ByteRange]:
-    """The same bytes in as few pieces as possible; ``pieces`` are in the order of the file."""
+    """The bytes of ``pieces`` in as few ranges as possible; ``pieces`` are in the order of the file."""
     ranges: list[ByteRange] = []
     for byte_range in pieces:
         if ranges and ranges[-1].end == byte_range.begin:

@@ -153,7 +153,7 @@ def quick_checksum(data: memoryview) -> bytes:
 
 
 def make_section(data: bytes | memoryview | CodedData) -> FileSection:
-    """Measure data that is to be stored."""
+    """Measure data before it is stored."""
     coded = data if isinstance(data, CodedData) else CodedData(memoryview(data))
     memory = MemorySource(coded.stored)
     record = SectionRecord(memory.nbytes, zlib.crc32(coded.stored), coded.coding, coded.lowest)

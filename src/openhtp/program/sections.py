@@ -83,7 +83,7 @@ def pack_section(
 
 
 def section_for(section: bytes, graph: str) -> bytes:
-    """The same section for another graph with the same updateable tensors: one that has the same weights.
+    """A section for another graph with the same updateable tensors: one that has the same weights.
 
     Whether the tensors are the same is checked when the section is applied.
     """

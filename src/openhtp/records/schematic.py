@@ -174,7 +174,7 @@ def label(node: QnnOp) -> str:
     return f"{node.name}:OpId_{node.number}"
 
 
-# Which op has the say at every instant: the one of highest rank among those that run. Matrix ops come before
+# The leading op of every instant: the one of highest rank among those that run. Matrix ops come before
 # vector ops, these before ops that read from DDR, ops that write there, checkpoints and syncs. Linting's main
 # thread, QHAS' dominant path and idle cycles are all read off this one timeline.
 
@@ -184,7 +184,7 @@ _RANK_OF_ROLE = {OpRole.READ: 2, OpRole.WRITE: 3, OpRole.SET: 4, OpRole.WAIT: 4,
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """From ``start`` to ``end`` nothing changes: ``op`` has the say (None: nobody runs)."""
+    """From ``start`` to ``end`` nothing changes: ``op`` leads (None: no op runs)."""
 
     start: int
     end: int

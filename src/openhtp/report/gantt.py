@@ -139,7 +139,7 @@ def marks_to_svg(
 
 
 def svg_to_png(svg: str) -> bytes:
-    """The same picture in pixels, for viewers without SVG."""
+    """An SVG picture in pixels, for viewers without SVG."""
     import resvg_py
 
     def render(text: str) -> bytes:

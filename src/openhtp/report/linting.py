@@ -1,6 +1,6 @@
 """Cycles of a graph's nodes as profile events: a row for each, and with linting what it waited for.
 
-The main thread is the matrix or vector op that has the say. When neither runs it waits, for the scheduler or for
+The main thread is the leading matrix or vector op. When neither runs it waits, for the scheduler or for
 data; that wait counts for the op that runs next.
 """
 

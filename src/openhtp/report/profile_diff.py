@@ -60,7 +60,7 @@ class Change:
 
     @property
     def percent(self) -> float | None:
-        """The same relative to before; None if it was not there."""
+        """The change relative to before; None if there was nothing before."""
         return 100.0 * self.delta / self.before if self.before else None
 
 

@@ -15,7 +15,7 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ProtocolError(Exception):
-    """The other side sent something that cannot be right; its connection is to be closed."""
+    """The other side broke the protocol; its connection must be closed."""
 
 
 class Disconnected(Exception):

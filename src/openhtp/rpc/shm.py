@@ -269,7 +269,7 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
 
 
 def unchangeable_whole(parts: Sequence[bytes | memoryview]) -> Descriptor:
-    """The same, for parts that lie one after the other."""
+    """Unchangeable memory of parts that lie one after the other."""
     ends = list(itertools.accumulate(len(part) for part in parts))
     return unchangeable(ends[-1], zip([0, *ends], parts, strict=False))
 

@@ -1,4 +1,4 @@
-"""What the scheduler is told. Names are past tense; ``t`` is the time of delivery in nanoseconds.
+"""Events, the scheduler's only input. Names are past tense; ``t`` is the time of delivery in nanoseconds.
 
 Structs rather than dataclasses: two of these are made for every execution, and they are made in C. They are
 tagged with their own name, so that a log of them can be written and read back, and they hold no references

@@ -1,4 +1,4 @@
-"""What a scheduler is told and does, as trace records: the one way from either clock into a trace."""
+"""The events and actions of a scheduler as trace records: the only way from either clock into a trace."""
 
 from __future__ import annotations
 

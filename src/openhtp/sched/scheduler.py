@@ -1,8 +1,8 @@
 """The scheduler: one door, ``handle(event) -> actions``. The same object runs live and on the virtual clock.
 
-It is told the time and never asks for it; it starts no threads and remembers no wall clock, so a log of its
-events replayed into a fresh one gives the same actions. Which job runs on what is decided by one ``Arbiter``
-per core; this file keeps clients, jobs, timeouts and endings.
+Events bring the time, and the scheduler never asks for it; it starts no threads and remembers no wall clock, so a
+log of its events replayed into a fresh one gives the same actions. Which job runs on what is decided by one
+``Arbiter`` per core; this file keeps clients, jobs, timeouts and endings.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Scheduler:
         }
 
     def handle(self, event: Event, actions: list[Action] | None = None) -> list[Action]:
-        """Take one event, in order of time, and return what is to be done about it, in order.
+        """Take one event, in order of time, and return the actions that follow from it, in order.
 
         If this fails, the caller's list holds the actions decided before the error.
         """

@@ -44,9 +44,9 @@ class Pace(Struct, frozen=True, kw_only=True, gc=False):
         return self.eviction_ns is None
 
     def on_a_wall_clock(self) -> Pace:
-        """The same work with a slack of a quarter of the time to stop it.
+        """The work with a slack of a quarter of the time to stop it.
 
-        Clocks jitter: what was meant to end just when it is asked to yield must not be stopped instead.
+        Clocks jitter: a step that should end just when it is asked to yield must not be stopped instead.
         """
         stop_ns = self.eviction_ns
         if stop_ns is None:
@@ -55,9 +55,10 @@ class Pace(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TimedRun(Struct, eq=False, gc=False):
-    """One job while it is under way. It is told the time; ``due`` is when it will answer.
+    """One job while it is under way.
 
-    It then ``stops`` inside its step because it was asked to, or has run the step to its end.
+    Its caller gives it the time; ``due`` is when it will answer. Then it ``stops`` inside its step because it was
+    asked to, or it has run the step to its end.
     """
 
     work: Pace

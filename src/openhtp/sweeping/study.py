@@ -125,9 +125,10 @@ class Study(Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """The same for studies with the same points, wherever their files lie.
+        """A digest that is equal for studies with equal points, wherever their files lie.
 
-        Only the optimizer goes by objectives and by constraints of what is measured; otherwise they may change.
+        It covers objectives, and constraints of measured numbers, for the optimizer only; otherwise they may
+        change.
         """
         alike = msgspec.structs.replace(self, folder="", name="", each=())
         if self.search.method != "optuna":
@@ -164,7 +165,7 @@ class StudyPoint(Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> str:
-        """The same for the same setting."""
+        """A text that is equal for equal settings."""
         return key_of(self.values)
 
 

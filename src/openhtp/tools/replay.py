@@ -245,7 +245,7 @@ class _Player:
         return known
 
     def _keep(self, number: int, call: Any, make: Callable[[], Any]) -> Any:
-        """Make an object as it was made; what was refused then is to be refused now."""
+        """Make an object as it was made; a call that was refused then must be refused now."""
         if number in self._objects:
             self._saved.refuse(f"makes {number}, which is there already")
         result = self._answered(call, make)

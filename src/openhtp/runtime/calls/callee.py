@@ -146,7 +146,7 @@ class Bindings:
             return pool
 
     def close(self) -> None:
-        """The context is over: let go of all memory. A call under way keeps the memory it needs."""
+        """Release all memory, because the context has ended. A call under way keeps the memory it needs."""
         self.forget_memory()
         with self._lock:
             self._pools.clear()

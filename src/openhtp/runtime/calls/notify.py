@@ -30,10 +30,10 @@ def own_niceness() -> int:
 
 
 class Notification:
-    """How a client is told the end of its execution: at most as urgently as it called, and in time or too late.
+    """How a client is notified of an execution's end: at most as urgently as it called, and in time or too late.
 
-    A timeout covers the wait for the callback, too: one that is called later hears of that. Only a privileged
-    process gets back the urgency that a thread had before a less urgent caller.
+    A timeout covers the wait for the callback, too: a callback that is called later gets that status. Only a
+    privileged process gets back the urgency that a thread had before a less urgent caller.
     """
 
     __slots__ = ("_now", "function", "niceness", "timeout_at")
@@ -75,7 +75,7 @@ class Notifier:
     def post(
         self, function: Callable[..., object], *args: object, after: Callable[[], object] | None = None
     ) -> None:
-        """Run ``function(*args)`` soon, also when it is closed: whoever asks late is answered all the same.
+        """Run ``function(*args)`` soon, also after the notifier is closed: late callers are answered, too.
 
         ``after`` is run when the function has returned or raised.
         """
@@ -159,7 +159,7 @@ class Notifier:
     def _may_end(self) -> bool:
         """Whether nothing is left behind the word to end; if so, the thread is over."""
         with self._start:
-            me, self._thread = self._thread, None  # first, so that whoever posts from now on starts another
+            me, self._thread = self._thread, None  # first, so that the next post starts another thread
             if self._is_empty():
                 return True
             self._thread = me

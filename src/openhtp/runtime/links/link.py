@@ -80,7 +80,10 @@ class Link(Protocol):
         """Ask for something whose outcome does not matter; never raises."""
 
     def leave_to_parent(self, error: QnnError) -> None:
-        """In the child of a fork: let go of all copies. Executions under way end with this error, not notified."""
+        """Close all copies, in the child of a fork.
+
+        Executions under way end with this error and are not notified.
+        """
 
     def next_job(self) -> int:
         """A job number for an execution."""

@@ -151,7 +151,7 @@ class ThreadLink(RpcLink):
         return not self._pending and self.data_order.is_clear
 
     def is_soon_clear(self) -> bool:
-        """The same after waiting a moment for the pending executions, if the NPU has only short ones to do.
+        """Whether the queue is clear, after a short wait if the NPU has only short executions to do.
 
         A client that goes on queueing short executions behind others would never get ahead of the loop again, and
         each of them costs more to hand over than to compute.
