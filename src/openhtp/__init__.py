@@ -46,6 +46,8 @@ _NAMES_OF = {
     "openhtp.core.tensor": ("TensorKind", "TensorSpec"),
     "openhtp.estimation": ("estimate",),
     "openhtp.hw.power": ("DcvsVote", "HmxCorner", "HmxVote", "PowerMode", "VoltageCorner"),
+    "openhtp.ops": ("Work",),
+    "openhtp.ops._packages": ("OpPackage", "Operator"),
     "openhtp.planning": ("plan",),
     "openhtp.runtime.binaries.creation": ("Creation",),
     "openhtp.runtime.binaries.data_provider": ("DataRequest", "DmaBufferCallback", "DmaData"),
@@ -126,6 +128,8 @@ if TYPE_CHECKING:  # the same names for type checkers; a test compares
         PowerMode as PowerMode,
         VoltageCorner as VoltageCorner,
     )
+    from openhtp.ops import Work as Work
+    from openhtp.ops._packages import Operator as Operator, OpPackage as OpPackage
     from openhtp.planning import plan as plan
     from openhtp.runtime.binaries.creation import Creation as Creation
     from openhtp.runtime.binaries.data_provider import (

@@ -25,7 +25,7 @@ from openhtp.frontend.onnx_reader import ModelSource
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.program.htp_program import HtpProgram
 from openhtp.program.qnn_program import QnnProgram
 
@@ -251,7 +251,7 @@ def _asymmetric(program: HtpProgram) -> Iterator[Finding]:
     """Weights that are not symmetric: less accurate, and short convolutions may not use the HMX for them."""
     asymmetric = []
     for node in program.nodes:
-        if find_op(node.op).weights is None or len(node.inputs) < 2 or node.inputs[1] is None:
+        if op_of(node).weights is None or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
         spec = program.tensors[node.inputs[1]]
         if spec.dtype.is_fixed_point and not _symmetric(spec.quant, spec.dtype.bits, signed=spec.dtype.signed):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from openhtp.compiler.driver import portable_program, program_for
 from openhtp.compiler.sizes import batched, sizes_of
@@ -28,6 +28,7 @@ from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import Graph
 from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.runtime.objects.op_packages import PackageSource, registered
 from openhtp.zoo import MODELS
 
 ZOO = "zoo:"
@@ -42,6 +43,7 @@ def estimate(
     dims: Dims | None = None,
     freeze: Freeze | None = None,
     perf_profile: str = MODELLED_PERF_PROFILE,
+    op_packages: Sequence[PackageSource] = (),
     **options: object,
 ) -> Estimate:
     """How long one run of a model takes on a SoC. Nothing is run: every number is modelled.
@@ -55,6 +57,7 @@ def estimate(
         dims: sizes of dimensions that the file leaves open, by name.
         freeze: values of inputs that never change, by name.
         perf_profile: whose clocks to assume, as ``balanced``; published times are of ``burst``.
+        op_packages: packages of one's own that the model's operators come from.
         options: options of the graph, as ``Context.create_graph`` takes them: ``vtcm_mb=4``, ``hvx_threads=2``.
 
     Raises:
@@ -66,7 +69,9 @@ def estimate(
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     clocks = find_perf_profile(perf_profile).clocks()
-    return estimate_program(program_for(with_options(compiled(model, dims, freeze), options), chip), asked, clocks)
+    with registered(op_packages):
+        program = program_for(with_options(compiled(model, dims, freeze), options), chip)
+        return estimate_program(program, asked, clocks)
 
 
 def with_options(program: QnnProgram, options: Mapping[str, object]) -> QnnProgram:

@@ -53,6 +53,14 @@ SIZES = {
     "BinaryInfoV3": 144,
     "Provider": 40,
     "SystemProvider": 32,
+    "OpPackageInfo": 176,
+    "OpPackageV1": 72,
+    "OpPackageV2": 56,
+    "OpPackageInterface": 88,
+    "CpuTensor": 80,
+    "CpuParam": 24,
+    "CpuNode": 72,
+    "CpuOpImpl": 16,
 }
 
 OFFSETS = {

@@ -569,7 +569,7 @@ static void test_callback(void)
     NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
     EXPECT(atomic_load(&released), atomic_load(&provided));
     printf("%d buffers provided and given back\n", atomic_load(&released));
-    EXPECT(CALL(REGISTER_PACKAGE, backend, "libNone.so", "provider", (handle)NULL), 4003);
+    EXPECT(CALL(REGISTER_PACKAGE, backend, "libNone.so", "provider", (handle)NULL), 4005);
     free(whole);
 }
 

@@ -221,6 +221,7 @@ class NotedGraph:
     """What a runner knows and notes of the graph whose step it computed."""
 
     steps = 1
+    calls_user_code = False
 
     def __init__(self, step_ns: int) -> None:
         self.step_ns = step_ns

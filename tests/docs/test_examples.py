@@ -15,6 +15,7 @@ RUNS = {
     "queue_frames.py": (["20"], "same: True"),
     "share_by_priority.py": ([], "the camera overtook"),
     "plan_in_ci.py": ([str(EXAMPLES / "base-1.3-higher.yaml")], "slowest"),
+    "own_operator.py": ([], "example.ops::SoftClip"),
     "quantize_and_ship.py": ([], "small_cnn.bin: "),
 }
 

@@ -261,6 +261,10 @@ TRIES: dict[str, Callable[[Rig], Any]] = {
 # Of the C interface alone: where each is tried.
 ELSEWHERE = {
     "CONTEXT_SUPPORT_CUSTOM_PROPERTY": ("capi", "htp_property"),
+    "BACKEND_SUPPORT_OP_PACKAGE": (
+        "op_packages/test_python.py",
+        "def test_operators_of_a_package_run_between_others",
+    ),
     "OP_PACKAGE_SUPPORTS_VALIDATION": ("capi/test_client.py", "test_an_operation_is_validated_before_there_is"),
     "OP_PACKAGE_SUPPORTS_OP_IMPLS": ("ops/test_every_op.py", "def test_"),
     "TENSOR_SUPPORT_QUANTIZATION_ENCODING_BW_SCALE_OFFSET": ("abi/test_marshal.py", "BW_SCALE_OFFSET"),

@@ -197,7 +197,16 @@ def test_sections_are_applied_first(folder: Path, shared_device: htp.Device) -> 
         (("--model", "double.onnx", "--input_list", "list.txt", "--timeout", "1"), 17, "TIMED_OUT"),
         (("--model", "a", "--retrieve_context", "b", "--input_list", "l"), 2, "exclude each other"),
         (("--model", "double.onnx", "--input_list", "list.txt", "--profiling_level", "all"), 2, "basic"),
-        (("--model", "double.onnx", "--input_list", "list.txt", "--op_packages", "a.so:b"), 2, "add-an-op"),
+        (
+            ("--model", "double.onnx", "--input_list", "list.txt", "--op_packages", "a.so"),
+            2,
+            "library.so:provider",
+        ),
+        (
+            ("--model", "double.onnx", "--input_list", "list.txt", "--op_packages", "a.so:b"),
+            2,
+            "a.so': No such file",
+        ),
         (("--model", "double.onnx", "--input_list", "list.txt", "--dlc_path", "a.dlc"), 2, "give the ONNX file"),
         (("--model", "double.onnx", "--input_list", "list.txt", "--direct_mode"), 2, "no LPAI"),
         (("--model", "double.onnx", "--input_list", "list.txt", "--binary_updates", "gone.bin"), 2, "gone.bin"),

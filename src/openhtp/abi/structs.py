@@ -20,6 +20,7 @@ PLAIN: dict[str, Any] = {
     "i32": ctypes.c_int32,
     "u64": ctypes.c_uint64,
     "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
     # Pointers are plain addresses: the owner of what they point at is always held by Python next to them.
     "ptr": ctypes.c_void_p,
     # Read-only strings that the library owns; reading one gives bytes or None.
@@ -149,6 +150,18 @@ _STRUCTS = {
     "BinaryInfoV3": "version:u32 pad:u32 backend_id:u32 build_id:str core:Version backend:Version "
     "soc_version:str blob_version:Version blob_size:u64 num_context_tensors:u32 context_tensors:ptr"
     " num_graphs:u32 graphs:ptr platform:ptr metadata_size:u32 metadata:ptr soc_model:u32",
+    # Op packages, whose operators are of the CPU kind
+    "OpPackageInfo": "name:ptr operations:ptr operation_info:ptr num_operations:u32 optimizations:ptr"
+    " num_optimizations:u32 build_id:ptr api:ptr package_info:ptr opset:ptr reserved:u64*12",
+    "OpPackageV1": "init:ptr terminate:ptr get_info:ptr validate:ptr create_op:ptr free_op:ptr log_initialize:ptr"
+    " log_set_level:ptr log_terminate:ptr",
+    "OpPackageV2": "create:ptr get_info:ptr validate:ptr create_op:ptr free_op:ptr log_set_level:ptr free:ptr",
+    "OpPackageInterface": "version:Version of:OpPackageBody",
+    "CpuTensor": "data_format:u32 data_type:u32 rank:u32 max_dims:ptr dims:ptr data:ptr quant:QuantizeParams",
+    "CpuParam": "kind:u32 name:ptr of:CpuParamBody",
+    "CpuNode": "name:ptr package:ptr type:ptr num_params:u32 params:ptr num_inputs:u32 inputs:ptr"
+    " num_outputs:u32 outputs:ptr",
+    "CpuOpImpl": "function:ptr user_data:ptr",
     # Providers: the function table follows directly.
     "Provider": "backend_id:u32 name:str api:ApiVersion",
     "SystemProvider": "backend_id:u32 name:str api:Version",
@@ -166,6 +179,8 @@ _UNIONS = {
     "HtpContextBody": "flag:u8 number:u64 group:u64*2",
     "HtpGraphBody": "optimization:OptimizationOption number32:u32 number64:u64 flag:u8 room:u64*6",
     "HtpDeviceBody": "soc_model:u32 arch:MinimumArch",
+    "OpPackageBody": "v1:OpPackageV1 v2:OpPackageV2",
+    "CpuParamBody": "number:f64 text:ptr tensor:ptr",
     "PowerBody": "dcvs:DcvsV3 hmx:HmxV2 number:u32",
 }
 

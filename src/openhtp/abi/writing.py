@@ -97,7 +97,7 @@ def tensor_struct(spec: TensorSpec, data: Array | None, keep: list[Any]) -> ctyp
     dims = (ctypes.c_uint32 * max(1, spec.rank))(*spec.shape)
     tensor.dims = ctypes.addressof(dims)
     keep.append(dims)
-    _fill_encoding(tensor.quant, spec, keep)
+    fill_encoding(tensor.quant, spec, keep)
     if spec.kind.is_static:
         if data is None:
             raise _bad_tensor(f"static tensor {spec.name!r} has no data")
@@ -183,7 +183,8 @@ def as_target(spec: TensorSpec, array: Array, shape: Sequence[int]) -> Array:
     return array
 
 
-def _fill_encoding(params: Any, spec: TensorSpec, keep: list[Any]) -> None:
+def fill_encoding(params: Any, spec: TensorSpec, keep: list[Any]) -> None:
+    """Write a tensor's encoding, or that it has none, into its place in a structure."""
     quant, four_bit = spec.quant, spec.dtype.bits == 4
     if quant is None:
         if four_bit:

@@ -8,6 +8,7 @@ from typing import Any
 
 from openhtp.abi import memory
 from openhtp.abi.numbers import BACKEND_ID_HTP
+from openhtp.abi.op_package import open_library
 from openhtp.abi.reading import call_of, static_inputs, widened
 from openhtp.abi.structs import struct
 from openhtp.capi import handles, identity
@@ -90,23 +91,33 @@ def backend_get_build_id(out: int) -> None:
 
 
 @answers("backendRegisterOpPackage")
-def backend_register_op_package(backend: int, path: int, provider: int, target: int) -> int:
-    """Packages hold code for the vendor's chip, which is not here."""
-    handles.find(BackendHeld, backend)
+def backend_register_op_package(backend: int, path: int, provider: int, target: int) -> None:
+    """Load a package of the CPU kind. The emulated accelerator is this computer, so every target means it."""
+    owner = handles.find(BackendHeld, backend)
     name = memory.text(path, "path of the op package")
-    raise QnnError(
-        f"op package {name!r} cannot be loaded: it holds code for the chip", st.QNN_BACKEND_ERROR_NOT_SUPPORTED
-    )
+    function = memory.text(provider, "interface provider of the op package")
+    wanted = memory.text(target, "target of the op package") or None
+    if not name or not function or wanted not in (None, "CPU", "HTP"):
+        raise InvalidArgument(
+            f"op package {name!r} with provider {function!r} for target {wanted!r}; expected a library, a function"
+            " of it, and CPU, HTP or no target",
+            st.QNN_BACKEND_ERROR_INVALID_ARGUMENT,
+        )
+    package = owner.backend.register_op_package(open_library(name, function))
+    for context in list(owner.contexts):
+        context.device.take_packages([package])
 
 
 @answers("backendGetSupportedOperations")
 def backend_get_supported_operations(backend: int, count: int, out: int) -> None:
-    """All operations."""
+    """All operations, with those of packages that were registered."""
     owner = handles.find(BackendHeld, backend)
     handles.require_place(count, "number of operations", 4)
     handles.require_place(out, "operations")
-    listing = (struct("OperationName") * len(op_names()))(
-        *[(PACKAGE.encode(), name.encode(), b"") for name in op_names()]
+    names = [(PACKAGE, name) for name in op_names()]
+    names += [(each.name, name) for each in owner.backend.op_packages.listed() for name in each.op_names()]
+    listing = (struct("OperationName") * len(names))(
+        *[(package.encode(), name.encode(), b"") for package, name in names]
     )
     owner.keep.append(listing)
     memory.write_number(count, len(listing), 4)

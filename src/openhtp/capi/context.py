@@ -129,7 +129,9 @@ class ContextHeld(HandleEntry):
 def parents(backend: int, device: int) -> tuple[BackendHeld, DeviceHeld]:
     """The backend, and the named device; the backend's own if none is named."""
     owner = handles.find(BackendHeld, backend)
-    return owner, handles.find(DeviceHeld, device) if device else default_device(owner)
+    chosen = handles.find(DeviceHeld, device) if device else default_device(owner)
+    chosen.take_packages(owner.backend.op_packages.listed())
+    return owner, chosen
 
 
 @answers("contextCreate")

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from openhtp.abi import memory
@@ -27,6 +28,7 @@ from openhtp.core.precision import FloatPrecision
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.power import DcvsVote
 from openhtp.hw.soc import SocSpec
+from openhtp.ops._packages import OpPackage
 from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.calls.long_call import Stop
 from openhtp.runtime.objects.device import Device
@@ -158,6 +160,13 @@ class DeviceHeld(HandleEntry):
         if stop is None or self._made is not None:
             return self.device()
         return stop.run(self.device)
+
+    def take_packages(self, packages: Iterable[OpPackage]) -> None:
+        """Let graphs here have operators of packages that were registered with the backend of their context."""
+        own = self._backend.op_packages
+        for package in packages:
+            if own.find(package.name) is not package:
+                own.register(package)
 
     def await_device(self) -> None:
         """Wait for a device that is being made."""

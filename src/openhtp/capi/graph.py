@@ -20,7 +20,7 @@ from openhtp.capi.signals import signal_at
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedOp
 from openhtp.core.tensor import TensorKind
-from openhtp.ops import op_names
+from openhtp.ops import PACKAGE, op_names
 from openhtp.options import GRAPH
 from openhtp.runtime.binaries.adapters import SECTIONS
 from openhtp.runtime.objects.graph import Graph
@@ -175,6 +175,8 @@ def graph_add_node(graph: int, config: int) -> None:
         )
         entry.names[free] = 0
     except UnsupportedOp as error:
+        if memory.text(description.package) != PACKAGE:
+            raise
         if op not in op_names() or any(tensor.spec.kind is not TensorKind.NATIVE for tensor in results):
             raise
         # As in the vendor's library, which drops unused nodes before it checks whether they can be computed.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +12,33 @@ import numpy.typing as npt
 import typer
 
 from openhtp.core.errors import InvalidArgument
+from openhtp.device.op_packages import add_folders
 from openhtp.frontend.calibration import Normalization, read_samples
+from openhtp.ops._packages import OpPackage
+from openhtp.runtime.objects.op_packages import found_package, registered
 from openhtp.zoo.feeds import random_feeds
 
 Feeds = dict[str, npt.NDArray[Any]]
 Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")]
 Dim = Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1 or --dim x.0=1.")]
 Freeze = Annotated[list[str] | None, typer.Option(help="Make an input a constant: --freeze sr=16000.")]
+OpPackageNames = Annotated[
+    list[str] | None,
+    typer.Option("--op-package", help="Operators of your own: module:attribute, or library.so:provider."),
+]
 Std = Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")]
+
+
+def op_packages_of(names: list[str] | None) -> tuple[OpPackage, ...]:
+    """The packages that ``--op-package`` names; a module may lie in the working folder."""
+    if names:
+        add_folders([os.getcwd()])
+    return tuple(map(found_package, names or ()))
+
+
+def registered_named(names: list[str] | None) -> AbstractContextManager[tuple[OpPackage, ...]]:
+    """Have these packages while a block runs."""
+    return registered(op_packages_of(names))
 
 
 def samples_of(

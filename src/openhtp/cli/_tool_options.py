@@ -69,7 +69,9 @@ SaverFolder = Annotated[
 PlatformOptions = Annotated[
     str | None, option("platform_options", f"{_UNUSED}k:v;k:v, no key has an effect here.")
 ]
-OpPackages = Annotated[str | None, option("op_packages", "Refused: packages hold code for Qualcomm's chip.")]
+OpPackages = Annotated[
+    str | None, option("op_packages", "library.so:provider[:CPU], or module:attribute; several with commas.")
+]
 DlcPath = Annotated[str | None, option("dlc_path", "Refused: give the ONNX file.")]
 AdapterConfig = Annotated[Path | None, option("adapter_weight_config", "Refused: adapters are made in Python.")]
 ModelPrefix = Annotated[str | None, option("model_prefix", f"{_UNUSED}ONNX files have no symbols.")]
@@ -167,7 +169,6 @@ def by_graph(text: str | None, option: str) -> dict[str, list[str]]:
 
 
 _FOREIGN = {
-    "op_packages": "packages hold code for Qualcomm's chip; describe the op to openhtp (docs/add-an-op.md)",
     "dlc_path": "the format is Qualcomm's own; give the ONNX file that it was made from (--model)",
     "direct_mode": "there is no LPAI here; leave it out",
     "adapter_weight_config": "adapters are made in Python (Context.get_binary_section, docs/context-binary.md) and"
@@ -182,6 +183,16 @@ def refuse_foreign(options: Mapping[str, Any]) -> None:
         if value not in (None, False):
             shown = "" if value is True else f" {str(value)!r}"
             raise InvalidArgument(f"--{option}{shown} is not taken: {why}")
+
+
+def packages_of(text: str | None) -> tuple[str, ...]:
+    """What ``--op_packages`` names, without targets: the emulated accelerator is this computer."""
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if any(word.count(":") not in (1, 2) for word in words):
+        raise InvalidArgument(
+            f"--op_packages {text!r}; expected library.so:provider[:target],... or module:attribute"
+        )
+    return tuple(word.removesuffix(":CPU").removesuffix(":HTP") for word in words)
 
 
 def formats_of(path: Path | None) -> Formats | None:

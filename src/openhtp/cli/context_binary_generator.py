@@ -13,6 +13,7 @@ from openhtp.cli._tool_options import option
 from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
+from openhtp.runtime.objects.op_packages import registered
 from openhtp.tools.generating import GeneratedFiles, Generation, generate
 from openhtp.tools.models import Changes, ToolTarget, library_of, unused_keys
 from openhtp.tools.profiling import profiling_of
@@ -69,7 +70,7 @@ def context_binary_generator(
     """Save models as a context binary. With --backend, the library at that path saves it in its own format."""
     with opt.tool_errors(), opt.logged(log_level):
         order = _order_of(ctx.params)
-        with opt.progress() as tell:
+        with registered(order.where.op_packages), opt.progress() as tell:
             outcome = generate(order, tell)
         _report(outcome, order)
         write_json(json_file, _as_json(outcome))
@@ -88,7 +89,12 @@ def _order_of(params: dict[str, Any]) -> Generation:
     if level == "client":
         raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
     return Generation(
-        where=ToolTarget(library=library_of(params["backend"]), soc=params["soc"], config=config),
+        where=ToolTarget(
+            library=library_of(params["backend"]),
+            soc=params["soc"],
+            config=config,
+            op_packages=opt.packages_of(params["op_packages"]),
+        ),
         models=opt.split_models(params["model"], "--model"),
         binary_file=params["binary_file"],
         output_dir=params["output_dir"],

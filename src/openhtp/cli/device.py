@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, preset_of
+from openhtp.cli._inputs import op_packages_of
 from openhtp.cli._terminal import JsonFile, TextTable, console, errors_reported, say, show, write_json
 from openhtp.core.errors import UsageError
 from openhtp.core.foreign_text import printable
@@ -51,6 +52,10 @@ def start(
     allow_faults: Annotated[
         bool, typer.Option("--allow-faults", help="Let clients hold or fail their own executions, for tests.")
     ] = False,
+    op_package: Annotated[
+        list[str] | None,
+        typer.Option("--op-package", help="Operators for clients: module:attribute, or library.so:provider."),
+    ] = None,
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -67,7 +72,9 @@ def start(
             }
         )
         config = DeviceConfig.chosen(chosen)
-        options = DeviceOptions(config=config, name=name, keep=True, allow_faults=allow_faults)
+        options = DeviceOptions(
+            config=config, name=name, keep=True, allow_faults=allow_faults, op_packages=_found(op_package)
+        )
         options.check()
         with rendezvous.locked():
             running = rendezvous.connect(name)
@@ -79,6 +86,11 @@ def start(
         link.close()
     say(f"device {name} ({soc}) is running as process {pid}")
     write_json(json_file, {"name": name, "soc": soc, "pid": pid})
+
+
+def _found(references: list[str] | None) -> tuple[str, ...]:
+    """The packages as another process finds them, looked for here first: a mistake is told at once."""
+    return tuple(package.reference for package in op_packages_of(references))
 
 
 @app.command("list")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config
-from openhtp.cli._inputs import Dim, Freeze, parse_dims, parse_freeze
+from openhtp.cli._inputs import Dim, Freeze, OpPackageNames, parse_dims, parse_freeze, registered_named
 from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_file, write_json
 from openhtp.compiler.driver import program_for
 from openhtp.core.errors import InvalidArgument
@@ -28,15 +28,18 @@ _PROFILES = ("burst", "high_performance", "balanced", "power_saver")
 _NODES = 3
 
 
+Precisions = Annotated[
+    str | None,
+    typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to; several side by side."),
+]
+
+
 def estimate(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:resnet50.")],
     soc: Annotated[
         list[str] | None, typer.Option(help="Chip, e.g. SM8650; several side by side: SM8550,SM8650.")
     ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="float, w8a8 or w8a16: what a float model would be quantized to; several side by side."),
-    ] = None,
+    precision: Precisions = None,
     top: Annotated[int, typer.Option(min=0, help="How many kernels to list.")] = 10,
     vtcm_mb: Annotated[int | None, typer.Option(help="VTCM that the graph may use.")] = None,
     hvx_threads: Annotated[int | None, typer.Option(help="HVX threads that the graph may use.")] = None,
@@ -45,13 +48,14 @@ def estimate(
     threads: Annotated[int, typer.Option(min=1, help="Threads that call, for the rate of inferences.")] = 1,
     dim: Dim = None,
     freeze: Freeze = None,
+    op_package: OpPackageNames = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a self-contained page.")] = None,
 ) -> None:
     """Estimate the time of one inference: total, range, what takes most (modelled; in burst mode unless told)."""
-    with errors_reported():
+    with errors_reported(), registered_named(op_package):
         config, named = modelled_config(config_file, perf_profile)
         mode = find_perf_profile(named or MODELLED_PERF_PROFILE)
         named_chips = soc or ([] if config is None else list(config.device_options().values()))

@@ -15,6 +15,7 @@ from openhtp.cli._tool_options import option
 from openhtp.config import BackendConfig, read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.runtime.instruments.saving_calls import saved
+from openhtp.runtime.objects.op_packages import registered
 from openhtp.tools import net_run as tool
 from openhtp.tools.input_list import Repetition, split_lists
 from openhtp.tools.models import Changes, ToolTarget, is_binary, library_of, unused_keys
@@ -82,6 +83,7 @@ def order_of(params: Given) -> NetRunOrder:
             soc=params["soc"],
             config=config,
             perf_profile=opt.check_perf_profile(params["perf_profile"]),
+            op_packages=opt.packages_of(params["op_packages"]),
         ),
         models=models,
         binaries=binaries,
@@ -239,7 +241,8 @@ def net_run(
     """Run models on raw files. Exit status 0, or 11 device, 14 compose, 15 finalize, 17 execute, 2 wrong use."""
     with opt.tool_errors(), opt.logged(log_level):
         order = order_of(ctx.params)
-        with opt.progress() as tell, nullcontext() if saver is None else saved(saver):
+        packages = registered(order.where.op_packages)
+        with packages, opt.progress() as tell, nullcontext() if saver is None else saved(saver):
             outcome = tool.net_run(order, tell)
         _report(outcome, order)
         write_json(json_file, _as_json(outcome))

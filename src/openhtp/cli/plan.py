@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from openhtp.cli._config import ConfigFile, modelled_config
+from openhtp.cli._inputs import OpPackageNames, registered_named
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
@@ -73,6 +74,7 @@ def plan(
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
     seeds: Annotated[int | None, typer.Option(help="Count misses over so many random arrivals.")] = None,
     config_file: ConfigFile = None,
+    op_package: OpPackageNames = None,
 ) -> None:
     """Plan a scenario on the virtual clock: latencies, waiting, yields, deadlines, utilisation (modelled)."""
     if seeds is not None:
@@ -81,7 +83,7 @@ def plan(
     shown = _window(window)
     if write is not None and not search:
         raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
-    with errors_reported():
+    with errors_reported(), registered_named(op_package):
         loaded = _voting(load_scenario(scenario), modelled_config(config_file)[1])
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())

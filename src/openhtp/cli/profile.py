@@ -10,7 +10,7 @@ import typer
 
 import openhtp as htp
 from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
-from openhtp.cli._inputs import Mean, Std, samples_of
+from openhtp.cli._inputs import Mean, OpPackageNames, Std, registered_named, samples_of
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -28,6 +28,7 @@ from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
+from openhtp.ops._packages import OpPackage
 from openhtp.report.viewing import Features, Reader, ViewRequest, view
 from openhtp.runtime.objects.profile import ProfileLog
 from openhtp.session.options import soc_of
@@ -55,10 +56,11 @@ def profile(
     mean: Mean = "0",
     std: Std = "1",
     data_format_config: DataFormats = None,
+    op_package: OpPackageNames = None,
     json_file: JsonFile = None,
 ) -> None:
     """Profile a model: times measured here, cycles of every op modelled for the chip."""
-    with errors_reported():
+    with errors_reported(), registered_named(op_package) as packages:
         config = preset_of(config_file, perf_profile, MODELLED_PERF_PROFILE)
         level = level or _level_of(config)
         if level not in LEVELS:
@@ -69,21 +71,10 @@ def profile(
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
             path = output / "profile.log"
-            log = profile_model(graph, samples, path, config=config, soc=soc, level=level, runs=runs)
-        request = ViewRequest(
-            logs=(log.path,),
-            reader=_READERS.get(level, Reader.DEFAULT),
-            output=output / ("chrometrace.json" if level in _READERS else "profile.csv"),
-            schematic=next(iter(log.schematics.values()), None),
-            features=Features(qhas_json=True),
-        )
-        result = view(request)
-        console.out(result.text, highlight=False, end="")
-        for path, content in result.files.items():
-            files.write_file(path, content)
-        written = [log.path, *log.schematics.values(), *result.files]
-        for path in written:
-            confirm_written(path)
+            log = profile_model(
+                graph, samples, path, config=config, soc=soc, level=level, runs=runs, packages=packages
+            )
+        written = _write_views(log, level, output)
         if level == "optrace":
             say("the .html is for a browser, chrometrace.json for ui.perfetto.dev, _htp.json for Netron")
         write_json(
@@ -96,6 +87,25 @@ def profile(
                 "files": [str(path) for path in written],
             },
         )
+
+
+def _write_views(log: ProfileLog, level: str, output: Path) -> list[Path]:
+    """Show what the log says and write it; returns all files that there are now."""
+    request = ViewRequest(
+        logs=(log.path,),
+        reader=_READERS.get(level, Reader.DEFAULT),
+        output=output / ("chrometrace.json" if level in _READERS else "profile.csv"),
+        schematic=next(iter(log.schematics.values()), None),
+        features=Features(qhas_json=True),
+    )
+    result = view(request)
+    console.out(result.text, highlight=False, end="")
+    for path, content in result.files.items():
+        files.write_file(path, content)
+    written = [log.path, *log.schematics.values(), *result.files]
+    for path in written:
+        confirm_written(path)
+    return written
 
 
 def _level_of(config: BackendConfig | None) -> str:
@@ -116,6 +126,7 @@ def profile_model(
     soc: str | None,
     level: str,
     runs: int,
+    packages: Sequence[OpPackage] = (),
 ) -> ProfileLog:
     """Finalize, run and free a model; every call is in the log. The first run warms up and is not.
 
@@ -126,6 +137,8 @@ def profile_model(
         htp.Backend() as backend,
         open_device(backend, config, soc) as device,
     ):
+        for package in packages:
+            backend.register_op_package(package)
         context = device.create_context()
         ready = context.compose_graph(graph)
         profile = backend.create_profile(level, max_events=None if config is None else config.max_events)

@@ -27,7 +27,9 @@ from openhtp.cli._inputs import (
     Feeds,
     Freeze,
     Mean,
+    OpPackageNames,
     Std,
+    op_packages_of,
     parse_dims,
     parse_freeze,
     samples_of,
@@ -44,8 +46,10 @@ from openhtp.cli._terminal import (
     write_json,
 )
 from openhtp.config import BackendConfig
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.estimation import ZOO, zoo_model
 from openhtp.frontend.probing import refuse_non_tensors, with_fixed_inputs
+from openhtp.ops._packages import OpPackage
 from openhtp.records.profile import ProfileEvent
 from openhtp.records.trace import Trace
 from openhtp.report.chrome import marks_to_chrome
@@ -86,15 +90,14 @@ def run(
     std: Std = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Save the outputs (.npz).")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each sample; latencies are of all of them.")] = 10,
-    asynchronous: Annotated[
-        bool, typer.Option("--async", help="Queue the runs instead of waiting for each.")
-    ] = False,
+    asynchronous: Annotated[bool, typer.Option("--async", help="Queue the runs, waiting for none.")] = False,
     depth: Annotated[int, typer.Option(min=1, max=300, help="With --async: runs that are queued at once.")] = 10,
     soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")] = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     dim: Dim = None,
     freeze: Freeze = None,
+    op_package: OpPackageNames = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a run goes.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace of the runs (ui.perfetto.dev).")] = None,
     check: Check = False,
@@ -105,14 +108,13 @@ def run(
     """Run a model on an emulated HTP: outputs, latency (measured on this computer), and checks."""
     with errors_reported():
         config, mode = config_of(config_file, perf_profile)
-        chip = soc or soc_of(config)
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
         refuse_non_tensors(data)
         samples = samples_of(data, inputs, mean, std, random, seed)
         order = RunOrder(
             source=data if isinstance(source, bytes) or dim or freeze else source,
-            soc=chip,
+            soc=soc or soc_of(config),
             perf_profile=mode,
             config=config,
             repeat=repeat,
@@ -121,12 +123,13 @@ def run(
             trace=trace is not None,
             min_sqnr=min_sqnr if check else None,
             check_range=check_range,
+            op_packages=op_packages_of(op_package),
         )
         with progress_console.status("running"):
             outcome = carry_out(order, data, samples)
         origin = f"{len(samples)} random, seed {seed}" if inputs is None else f"{len(samples)} from {inputs}"
         filled = feeds_in_words(data) if inputs is None else {}
-        print_outcome(outcome, f"{model} on {chip}, emulated; samples: {origin}", filled)
+        print_outcome(outcome, f"{model} on {order.soc}, emulated; samples: {origin}", filled)
         _write(outcome, output, trace)
         write_json(json_file, {"model": model, "filled_inputs": filled, **as_json(outcome)})
     if outcome.status:
@@ -330,6 +333,7 @@ class RunOrder:
     check_range: bool
     perf_profile: str | None = None
     config: BackendConfig | None = None
+    op_packages: tuple[OpPackage, ...] = ()
 
 
 @dataclass(slots=True)
@@ -383,6 +387,7 @@ def carry_out(order: RunOrder, model: bytes, samples: Sequence[Feeds]) -> RunRes
     with _recorded(order, ran):
         _run_samples(order, samples, ran)
     if order.min_sqnr is not None:
+        refuse_unknown_to_onnxruntime(order.op_packages)
         ran.compared = check_outputs(model, samples, ran.outputs, order.min_sqnr)
         if ran.is_too_far:
             ran.loss = find_loss(model, samples, order.min_sqnr, order.soc)
@@ -400,7 +405,13 @@ def _run_samples(order: RunOrder, samples: Sequence[Feeds], ran: RunResult) -> N
         settings["htp_performance_mode"] = order.perf_profile
     qnn = [("QNNExecutionProvider", settings)]
     with InferenceSession(
-        order.source, None, qnn, soc=order.soc, queue_depth=order.depth, backend_config=order.config
+        order.source,
+        None,
+        qnn,
+        soc=order.soc,
+        queue_depth=order.depth,
+        backend_config=order.config,
+        op_packages=order.op_packages,
     ) as session:
         ran.providers, ran.partition = session.get_providers(), session.get_partition()
         names = [output.name for output in session.get_outputs()]
@@ -462,6 +473,13 @@ def _profiled(session: InferenceSession, feeds: Feeds) -> AnyProfile | None:
     run = session.run_async(None, feeds)
     run.result()
     return run.profile
+
+
+def refuse_unknown_to_onnxruntime(packages: Sequence[OpPackage]) -> None:
+    """Refuse a comparison that ONNX Runtime cannot be part of."""
+    if packages:
+        names = ", ".join(package.name for package in packages)
+        raise UnsupportedFeature(f"--check with --op-package: ONNX Runtime has no operators of {names}")
 
 
 def save_outputs(path: Path, ran: RunResult) -> None:

@@ -10,7 +10,7 @@ from openhtp.core.precision import FloatPrecision, NumberFormat, precision_of
 from openhtp.core.quant import HIGHEST_WEIGHT_16, ScaleOffset
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import QnnNode
-from openhtp.ops import Node, find_op
+from openhtp.ops import Node, op_of
 from openhtp.ops._resolve import first_arch, is_wide_product
 from openhtp.program.qnn_program import QnnProgram
 
@@ -30,7 +30,7 @@ def verify_chip(program: QnnProgram, soc: SocSpec) -> None:
                 )
     for node in program.nodes:
         resolved = program.resolved(node)
-        if is_wide_product(find_op(node.op), resolved):
+        if is_wide_product(op_of(node), resolved):
             with error_context(node=node.name):
                 _check_wide_product(program, resolved, soc)
 
@@ -64,7 +64,7 @@ def short_products(program: QnnProgram) -> Iterator[QnnNode]:
 
 def _check_wide_product(program: QnnProgram, node: Node, soc: SocSpec) -> None:
     """Refuse products of 16-bit activations and weights on older chips, or with weights that are not symmetric."""
-    first = first_arch(find_op(node.op), node)
+    first = first_arch(op_of(node), node)
     if soc.arch < first:
         raise UnsupportedOp(
             f"{node.op} of 16-bit activations with 16-bit weights needs v{first} or later; {soc.name} is"

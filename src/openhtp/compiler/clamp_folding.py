@@ -8,7 +8,7 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
-from openhtp.ops import Node, find_op
+from openhtp.ops import Node, find_op, op_of
 from openhtp.ops.relu import clamp_bounds, is_always_folded, is_relu
 from openhtp.program.qnn_program import QnnProgram
 
@@ -49,7 +49,7 @@ def lossy_folds(program: QnnProgram) -> Iterator[tuple[QnnNode, QnnNode]]:
         return
     uses = DefUse(program.nodes, program.output_names)
     for node in program.nodes:
-        clamp = uses.only_reader(node.outputs[0]) if find_op(node.op).weights is not None else None
+        clamp = uses.only_reader(node.outputs[0]) if op_of(node).weights is not None else None
         if clamp is None:
             continue
         resolved = program.resolved(clamp)

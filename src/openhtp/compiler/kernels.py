@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from openhtp.hw.soc import SocSpec
 from openhtp.ir.graph import QnnNode
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel
 from openhtp.program.qnn_program import QnnProgram
 
@@ -46,13 +46,14 @@ def draft_program(program: QnnProgram, soc: SocSpec) -> HtpProgram:
 
 def htp_node(program: QnnProgram, node: QnnNode, sources: tuple[str, ...]) -> HtpNode:
     """A node with its work that stands for these nodes of the graph."""
+    resolved = program.resolved(node)
     return HtpNode(
-        op=node.op,
+        op=resolved.op,
         name=node.name,
         inputs=node.inputs,
         outputs=node.outputs,
         params=node.params,
         package=node.package,
-        work=find_op(node.op).work(program.resolved(node)),
+        work=op_of(node).work(resolved),
         sources=sources,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.tensor import TensorKind
 from openhtp.ir.def_use import DefUse
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.program.htp_program import HtpProgram, Kernel
 
 _JOINS = ("ScatterElements", "Concat")
@@ -47,6 +47,6 @@ def _cache_behind(program: HtpProgram, uses: DefUse[Kernel], name: str) -> str |
 
 def _unformed(uses: DefUse[Kernel], name: str) -> str:
     """The tensor that this one is another form, or a head, of."""
-    while (maker := uses.maker(name)) is not None and maker.op not in _JOINS and find_op(maker.op).moves_only:
+    while (maker := uses.maker(name)) is not None and maker.op not in _JOINS and op_of(maker.nodes[0]).moves_only:
         name = maker.inputs[0]
     return name

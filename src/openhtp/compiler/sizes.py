@@ -17,7 +17,7 @@ import numpy as np
 from openhtp.compiler.kv_layout import retiled_elements
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.core.precision import NumberFormat, precision_of
-from openhtp.ops import Node, find_op
+from openhtp.ops import Node, op_of
 from openhtp.ops._resolve import is_wide_product
 from openhtp.program.htp_program import HtpProgram, Kernel
 
@@ -135,7 +135,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
         calibrated=calibrated,
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
-        wide_product=is_wide_product(find_op(first.op), first),
+        wide_product=is_wide_product(op_of(first), first),
         retiled=retiled,
         **unit_size,
     )
@@ -143,7 +143,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
 
 def _has_slopes(kernel: Kernel) -> bool:
     """Whether a PReLU runs in one piece with its input. There a clamp costs nothing, but slopes do."""
-    return any(find_op(node.op).kind == "prelu" for node in kernel.nodes[1:])
+    return any(op_of(node).kind == "prelu" for node in kernel.nodes[1:])
 
 
 # Sizes as the units see them.
@@ -262,14 +262,14 @@ def strips_of(node: Node) -> int:
     shape = node.outputs[0].shape
     rank = len(shape)
     high = {rank - 1: _BLOCK, rank - 2: _BLOCK if rank < 4 else _PIXEL_ROWS, rank - 3: _PIXEL_ROWS}
-    cuttable = (axis.axis for axis in find_op(node.op).tile(node))
+    cuttable = (axis.axis for axis in op_of(node).tile(node))
     return max((-(-shape[axis] // high[axis]) for axis in cuttable if axis in high), default=1)
 
 
 def row_ends(node: Node, tiles: int) -> tuple[int, ...]:
     """The rows at which all tiles but the last end. There are about ``tiles`` of them, each of whole strips."""
     shape = node.outputs[0].shape
-    if len(shape) != _PICTURE_RANK or all(axis.axis != _ROWS for axis in find_op(node.op).tile(node)):
+    if len(shape) != _PICTURE_RANK or all(axis.axis != _ROWS for axis in op_of(node).tile(node)):
         return ()
     strips = -(-shape[_ROWS] // _PIXEL_ROWS)
     high = -(-strips // min(tiles, strips)) * _PIXEL_ROWS

@@ -22,7 +22,7 @@ from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import QnnNode
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.program.qnn_program import QnnProgram, frozen_array
 
 Array = npt.NDArray[Any]
@@ -71,7 +71,7 @@ class _Writing:
     def add(self, node: QnnNode) -> None:
         """Take a node over; write a difference as a convolution."""
         left, right = (*node.inputs, None, None)[:2]
-        if find_op(node.op).kind != "subtract" or left is None or right is None or left == right:
+        if op_of(node).kind != "subtract" or left is None or right is None or left == right:
             self.nodes.append(node)
             return
         out, one, two = (self.tensors[name] for name in (node.outputs[0], left, right))
@@ -137,13 +137,13 @@ class _Writing:
             return None
         if len(first.inputs) != len(second.inputs):
             return None
-        if find_op(first.op).kind in _ACTIVATIONS and len(first.inputs) == 1:
+        if op_of(first).kind in _ACTIVATIONS and len(first.inputs) == 1:
             return _Pair(first, second)
         return _Pair(first, second) if self._stackable(first, second) else None
 
     def _stackable(self, first: QnnNode, second: QnnNode) -> bool:
         """Whether the constants of two convolutions, and the constants' encodings, allow joining the two."""
-        if find_op(first.op).kind != "conv" or int(first.params.get("group", 1)) != 1:
+        if op_of(first).kind != "conv" or int(first.params.get("group", 1)) != 1:
             return False
         for one, two in zip(first.inputs[1:], second.inputs[1:], strict=True):
             if (one is None) != (two is None):

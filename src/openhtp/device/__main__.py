@@ -15,6 +15,7 @@ from typing import Any
 from openhtp.core.foreign_text import PrintableFormatter
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import build_core
+from openhtp.device.op_packages import load_packages
 from openhtp.device.server import Server
 from openhtp.device.sessions import FaultReach
 from openhtp.rpc import rendezvous
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--allow-faults", action="store_true", help="let clients inject faults into their sessions"
     )
+    parser.add_argument("--op-packages", default="{}", help="packages that clients may use, and folders, as JSON")
     options = parser.parse_args()
     if options.name is not None and os.fork():
         os._exit(0)  # a named device serves other processes too: it has no parent, so no process must wait for it
@@ -42,6 +44,7 @@ def main() -> int:
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # memory of all clients comes as descriptors
     config = DeviceConfig(**json.loads(options.config))
+    load_packages(**json.loads(options.op_packages))
     core = build_core(config)
     if core.library is not None:
         core.library.log.attach()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
+from openhtp.engine.own_ops import ChainedProgram
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, HeldMemory, MemoryGrant, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo, PackedGraph
@@ -78,6 +79,11 @@ class DeviceGraph:
         # For tests: the next execution fails with this error after this step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
+
+    @property
+    def calls_user_code(self) -> bool:
+        """Whether operators of a user's package are in it: how long their functions take, nobody knows."""
+        return isinstance(self.loaded, ChainedProgram)
 
     def note_step(self, took_ns: int) -> None:
         """Note how long a step took. One much longer than the step before it may have waited for a core."""
@@ -214,6 +220,7 @@ class DeviceApp:
     steps = 1
     step_ns = 1_000_000_000
     switch = None
+    calls_user_code = False
 
     def __init__(self, number: int, context: DeviceContext, name: str) -> None:
         self.number = number

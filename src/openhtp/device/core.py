@@ -21,7 +21,7 @@ from openhtp.device.loop import Loop
 from openhtp.device.power import Power
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
-from openhtp.device.runner import BesideRunner, InlineRunner, Runner, SideBySideRunner
+from openhtp.device.runner import BesideRunner, Runner, SideBySideRunner
 from openhtp.device.sessions import Domains, FaultReach, Session
 from openhtp.device.target import EmulatedChip, Target
 from openhtp.device.tasks import Task
@@ -260,7 +260,7 @@ def build_core(config: DeviceConfig) -> DeviceCore:
     at_once = resources.graphs_at_once
 
     def make_runner(jobs: dict[int, Job]) -> Runner:
-        return SideBySideRunner(jobs, clock.now, at_once) if at_once > 1 else InlineRunner(jobs, clock.now)
+        return SideBySideRunner(jobs, clock.now, at_once)
 
     return DeviceCore(
         scheduler=Scheduler(resources, policy_named(config.policy)),

@@ -126,6 +126,7 @@ def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
         or graph.fault is not None
         or graph.pace is not None
         or graph.switch is not None
+        or graph.calls_user_code
         or session.graphs.get(graph.number) is not graph
     )
 
@@ -181,9 +182,12 @@ class HandedOver:
 
 
 def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arrays: Arrays) -> DirectRun | None:
-    """Bind a graph to arrays; None for a graph whose data may be exchanged or that is not always loaded."""
+    """Bind a graph to arrays; None for a graph whose data may be exchanged or that is not always loaded.
+
+    None, too, for a graph that calls a user's functions: these are never called on the loop's seat.
+    """
     graph = session.graphs.get(number)
-    if type(graph) is not DeviceGraph or graph.switch is not None:
+    if type(graph) is not DeviceGraph or graph.switch is not None or graph.calls_user_code:
         return None
     return DirectRun(core, seat, session, graph, graph.loaded.bind(arrays))
 

@@ -292,7 +292,9 @@ class SideBySideRunner(InlineRunner):
     """Computes a job that runs alone on the loop's thread; several jobs run on a thread each.
 
     Handing a step over and learning of its end takes two wake-ups, so graphs that are shorter stay on the loop's
-    thread, beside the others. A loop that runs on its callers' threads is not attached, as no thread would
+    thread, beside the others. A graph that calls a user's functions never runs there.
+
+    A loop that runs on its callers' threads is not attached, as no thread would
     wait for an end there. It computes step by step in turns.
     """
 
@@ -303,10 +305,11 @@ class SideBySideRunner(InlineRunner):
         self._beside: BesideRunner | None = None
 
     def attach(self, post: Post, go_on: GoOn) -> None:
-        """Use other threads from now on: one starts at once, more when they are needed."""
+        """Use other threads from now on: one starts at once if jobs may run side by side, more when needed."""
         super().attach(post, go_on)
         threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
-        threads.submit(int)
+        if self._most > 1:
+            threads.submit(int)
         self._beside = BesideRunner(self._jobs, self._clock, threads)
         self._beside.attach(post, go_on)
 
@@ -319,7 +322,7 @@ class SideBySideRunner(InlineRunner):
     def run_one(self, now: int) -> Ended | None:
         """Start steps that run side by side and return a step that ended; otherwise compute here."""
         beside = self._beside
-        if beside is not None and (beside.under_way or len(self._ready) > 1):
+        if beside is not None and (beside.under_way or len(self._ready) > 1 or self._calls_out()):
             self._hand_out(now, beside)
             ended = beside.run_one(now)
             if ended is not None:
@@ -340,10 +343,17 @@ class SideBySideRunner(InlineRunner):
             else:
                 beside.start(now, action)
 
+    def _calls_out(self) -> bool:
+        """Whether the next step is of a graph that calls a user's functions."""
+        job = self._jobs.get(self._ready[0].job) if self._ready else None
+        return job is not None and job.graph.calls_user_code
+
     def _is_short(self, action: Start) -> bool:
         job = self._jobs.get(action.job)
         # The steps of a graph that was cut are long, however short the latest one was.
-        return job is None or (job.graph.steps == 1 and job.graph.step_ns < SHORT_STEP_NS)
+        return job is None or (
+            job.graph.steps == 1 and job.graph.step_ns < SHORT_STEP_NS and not job.graph.calls_user_code
+        )
 
     def _note_time(self, ended: Ended) -> None:
         job = self._jobs.get(ended.job)

@@ -34,7 +34,7 @@ from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.encoding import unsigned_tensor
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Rounding, TensorForms
-from openhtp.ops import Node, OpDef, find_op
+from openhtp.ops import Node, OpDef, op_of
 from openhtp.ops._node import Layout
 from openhtp.program.htp_program import HtpNode, HtpProgram
 
@@ -83,7 +83,7 @@ def lower_program(
 
 
 def _emit(item: HtpNode, node: Node, values: TensorForms) -> None:
-    opdef = find_op(node.op)
+    opdef = op_of(node)
     if not opdef.by_stored_number:
         node = _unsigned(node)
     clamp = None if item.clamp is None else (item.clamp.low, item.clamp.high)
@@ -140,9 +140,7 @@ def _declare_inputs(program: HtpProgram, values: TensorForms) -> dict[str, str]:
 def _only_stored(program: HtpProgram, spec: TensorSpec) -> bool:
     """Whether a float input is only put into fixed point: at the edge of the chip, in full precision."""
     users = [node for node in program.nodes if spec.name in node.inputs]
-    return all(
-        find_op(node.op).moves_only and program.tensors[node.outputs[0]].dtype.is_fixed_point for node in users
-    )
+    return all(op_of(node).moves_only and program.tensors[node.outputs[0]].dtype.is_fixed_point for node in users)
 
 
 def _declare_output(spec: TensorSpec, values: TensorForms) -> str:

@@ -25,6 +25,7 @@ from openhtp.engine.lowering import lower_program
 from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.opened import BoundSession
+from openhtp.engine.own_ops import ChainedProgram, has_own_ops, load_in_turns
 from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.sessions import Staged
@@ -189,8 +190,13 @@ class OrtEngine:
         fingerprint()  # now, when nobody waits for a graph yet
         native()
 
-    def load(self, program: HtpProgram) -> OrtProgram:
+    def load(self, program: HtpProgram) -> OrtProgram | ChainedProgram:
         """Lower, optimise and cut a program."""
+        if has_own_ops(program):
+            return load_in_turns(program, self._load)
+        return self._load(program)
+
+    def _load(self, program: HtpProgram) -> OrtProgram:
         with error_context(graph=program.name), _refusals_reported():
             lowered = lower_program(program)
             staged = make_stages(program, lowered, self._threads, yield_points=self._yield_points)
@@ -238,7 +244,7 @@ class OrtEngine:
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:
         key = read_key()
-        if key is None:
+        if key is None or has_own_ops(program):
             return None
         with error_context(graph=program.name), _refusals_reported():
             prepared = prepare(program, lower_program(program), self._threads, whole=_is_slow_to_prepare(program))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openhtp.ops import Work, find_op
+from openhtp.ops import Work, op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 
 MAX_SEGMENTS = 64
@@ -109,7 +109,7 @@ def step_seconds(program: HtpProgram) -> list[float]:
 
 
 def _window(program: HtpProgram, node: HtpNode) -> ReadPattern | None:
-    op = find_op(node.op)
+    op = op_of(node)
     if op.weights is None:
         looks_around = any(axis.reach > 1 for axis in op.tile(program.source.resolved(node)))
         return ReadPattern() if looks_around else None
@@ -160,7 +160,7 @@ def cuts_of(program: HtpProgram) -> Cuts:
 def _in_strips(program: HtpProgram, step: Step) -> bool:
     """Whether the runtime computes a step in channel-last order, so that rows are pieces of memory."""
     node = program.kernels[step.end - 1].nodes[0]
-    if find_op(node.op).weights is None:
+    if op_of(node).weights is None:
         return False
     ends = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs) if name is not None]
     one_image = ends[0].shape[0] == ends[-1].shape[0] == 1

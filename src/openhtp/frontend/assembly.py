@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import Graph, QnnNode, node_of
-from openhtp.ops import resolve
+from openhtp.ops import PACKAGE, resolve
 
 _SUFFIXES = {(0, 2, 1): "nlc", (0, 2, 3, 1): "nhwc", (0, 2, 3, 4, 1): "ndhwc"}
 
@@ -63,13 +64,15 @@ class Assembly:
         inputs: Sequence[TensorSpec | None],
         outputs: Sequence[TensorSpec],
         params: Mapping[str, Any] | None = None,
+        *,
+        package: str = PACKAGE,
     ) -> None:
         """Add a node after checking it: raises what the op has against it."""
-        values = dict(params or {})
-        resolve(OpCall(op, name, tuple(inputs), tuple(outputs), values), self._statics)
+        call = OpCall(op, name, tuple(inputs), tuple(outputs), dict(params or {}), package)
+        resolve(call, self._statics)
         name = self._unique(name, self._node_names)
         origin = "" if self.origin == name else self.origin
-        self._nodes.append(node_of(OpCall(op, name, tuple(inputs), tuple(outputs), values, origin=origin)))
+        self._nodes.append(node_of(dataclasses.replace(call, name=name, origin=origin)))
 
     # Values in the form and type that an op wants
 

@@ -75,6 +75,8 @@ class OnnxModel:
     version: int = 0
     description: str = ""
     domain: str = ""
+    # Types that the file states of values between nodes, and of outputs, where their sizes are fixed.
+    declared: Mapping[str, ValueType] = field(default_factory=dict)
 
 
 def is_op(node: OnnxNode, op_type: str) -> bool:

@@ -24,6 +24,7 @@ from openhtp.frontend.assembly import Assembly, conversion
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.model import MICROSOFT, OnnxModel, OnnxNode, ValueType, is_op
 from openhtp.frontend.onnx_reader import ModelSource, read_model
+from openhtp.frontend.own_operators import apply_own, is_own
 from openhtp.frontend.patterns import find_targets, fuse_patterns, merge_axes
 from openhtp.frontend.rules import apply_plain, keeping_values, plain_rules, rules
 from openhtp.frontend.rules.indexing import TABLES
@@ -214,6 +215,8 @@ class GraphImport:
 
     def _apply(self, site: Site) -> None:
         node = site.node
+        if is_own(node):
+            return apply_own(site)
         rule = rules().get(node.op_type) if node.domain in ("", MICROSOFT) else None
         if rule is not None:
             return rule(site)

@@ -6,6 +6,7 @@ must lie beside the model, nodes are put in order and cycles are refused. Every 
 
 from __future__ import annotations
 
+import contextlib
 import graphlib
 import math
 import os
@@ -20,11 +21,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from openhtp.core.checks import path_of, shown
-from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
+from openhtp.core.errors import BadModel, InvalidArgument, QnnError, UnsupportedFeature, error_context
 from openhtp.core.files import read_file
 from openhtp.core.units import GIB, bytes_in_words
 from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
 from openhtp.frontend.model import Array, Branch, OnnxModel, OnnxNode, ValueType
+from openhtp.frontend.own_operators import type_of
 
 OLDEST_OPSET = 7
 MAX_FILE_BYTES = (1 << 31) - 1
@@ -138,7 +140,18 @@ class _ModelReader:
             version=proto.model_version,
             description=proto.doc_string,
             domain=proto.domain,
+            declared=self._declared(),
         )
+
+    def _declared(self) -> dict[str, ValueType]:
+        """Only operators without a rule for shapes need it, so what cannot be used is left out."""
+        declared = {}
+        for value in (*self._graph.value_info, *self._graph.output):
+            kind = value.type.tensor_type
+            if kind.elem_type and kind.HasField("shape") and all(dim.dim_value > 0 for dim in kind.shape.dim):
+                with contextlib.suppress(QnnError):
+                    declared[value.name] = _declared_type(value)
+        return declared
 
     def _check_opset(self) -> None:
         version, newest = self._opsets.get("", OLDEST_OPSET), onnx.defs.onnx_opset_version()
@@ -208,7 +221,7 @@ class _ModelReader:
             with error_context(node=name):
                 attrs = {item.name: self._attribute(item, proto) for item in proto.attribute}
             opset, inputs, outputs = self._opsets.get(domain, 1), tuple(proto.input), tuple(proto.output)
-            nodes.append(OnnxNode(proto.op_type, domain, name, inputs, outputs, attrs, opset))
+            nodes.append(OnnxNode(type_of(domain, proto.op_type), domain, name, inputs, outputs, attrs, opset))
         return tuple(nodes)
 
     def _attribute(self, proto: Any, node: NodeProto) -> Any:

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto, ValueInfoProto, helper, shape_inference
+from onnx import ModelProto, ValueInfoProto, helper
 
 from openhtp.core.errors import FormatError, QnnError, UnsupportedError, UnsupportedFeature
 from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import inlined, node_reads, parse_model, read_model
+from openhtp.frontend.own_operators import with_own_types
 from openhtp.frontend.probing import with_lifted_constants
 
 # A graph that was compiled before; where a model has one, its other nodes are the CPU's.
@@ -70,7 +71,7 @@ def partition(data: bytes) -> list[ModelPart]:
 def with_inferred_types(proto: Any) -> Any:
     """The model with the types and shapes that follow from its inputs, also of outputs that state none."""
     try:
-        return shape_inference.infer_shapes(proto, data_prop=True)
+        return with_own_types(proto)
     except Exception:  # whatever it cannot infer is left open, and such nodes stay on the CPU
         return proto
 

@@ -42,7 +42,9 @@ def infer_types(
     try:
         schema = onnx.defs.get_schema(node.op_type, node.opset, node.domain)
     except (onnx.defs.SchemaError, TypeError):
-        where = f"in opset {node.opset}" if not node.domain else "of its own: the domain is another's"
+        where = f"in opset {node.opset}"
+        if node.domain:
+            where = f"of its own, and no op package {node.domain!r} is registered (docs/op-packages.md)"
         raise UnsupportedOp(f"{node.title} is not supported; ONNX has no such operator {where}") from None
     try:
         inferred = _infer(schema, node, types, data)

@@ -14,6 +14,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.model import Array, OnnxNode, Shape, ValueType
 from openhtp.frontend.values import OnnxValue, Perm
+from openhtp.ops import PACKAGE
 
 if TYPE_CHECKING:
     from openhtp.frontend.onnx_import import GraphImport
@@ -188,11 +189,13 @@ class Site:
         inputs: Sequence[TensorSpec | None],
         outputs: Sequence[TensorSpec],
         params: Mapping[str, Any] | None = None,
+        *,
+        package: str = PACKAGE,
     ) -> None:
         """Add a QNN node."""
         name = self.node.name if not self._emitted else f"{self.node.name}_{self._emitted}"
         self._emitted += 1
-        self.assembly.call(op, name, inputs, outputs, params)
+        self.assembly.call(op, name, inputs, outputs, params, package=package)
 
     def emit_kept(
         self,

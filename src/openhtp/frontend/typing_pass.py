@@ -11,6 +11,7 @@ from openhtp.core.errors import BadModel, UnsupportedFeature, error_context
 from openhtp.frontend.expansion import expand
 from openhtp.frontend.folding import can_fold, constant_of, fold
 from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueType, is_op
+from openhtp.frontend.own_operators import is_own, own_types
 from openhtp.frontend.schemas import infer_types
 
 # Operators that ONNX's own rules have no shapes for, by domain: they give what they take.
@@ -105,6 +106,8 @@ def _constant_result(node: OnnxNode, typed: TypedModel) -> Array | None:
 
 def _output_types(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType]:
     types = typed.types
+    if is_own(node):
+        return own_types(node, types, typed.source.declared)
     if node.op_type in ("QuantizeLinear", "DequantizeLinear") and not (node.has(0) and node.has(1)):
         raise BadModel(f"{node.title} has no scale")
     if is_op(node, "QuantizeLinear"):

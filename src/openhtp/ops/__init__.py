@@ -13,18 +13,44 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from typing import Protocol
 
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedOp
 from openhtp.core.opcall import OpCall
 from openhtp.ops._node import Array, Node
 from openhtp.ops._opdef import OpDef, Work
+from openhtp.ops._packages import BUILT_IN, OpPackage, find_package, package_names
 from openhtp.ops._resolve import first_arch, resolve_call
 from openhtp.ops._tiles import TileAxis
 
-__all__ = ["PACKAGE", "Node", "OpDef", "TileAxis", "Work", "find_op", "op_names", "resolve", "resolve_for"]
+__all__ = [
+    "PACKAGE",
+    "Node",
+    "OpDef",
+    "TileAxis",
+    "Work",
+    "find_op",
+    "op_names",
+    "op_of",
+    "require_package",
+    "resolve",
+    "resolve_for",
+]
 
-PACKAGE = "qti.aisw"
+PACKAGE = BUILT_IN
+
+
+class NamedOp(Protocol):
+    """Anything that says which op of which package it is: a call, a node of a graph or of a program."""
+
+    @property
+    def op(self) -> str:
+        """The op's name in its package."""
+
+    @property
+    def package(self) -> str:
+        """The package's name."""
 
 
 @functools.cache
@@ -42,8 +68,36 @@ def op_names() -> tuple[str, ...]:
     return tuple(_registry())
 
 
+def op_of(node: NamedOp) -> OpDef:
+    """The op of a node, of whichever package. Raises UnsupportedOp if there is none."""
+    return find_op(node.op) if node.package == PACKAGE else _own_op(require_package(node.package), node.op)
+
+
+def require_package(name: str) -> OpPackage:
+    """A registered package of one's own. Raises UnsupportedOp with the known ones."""
+    package = find_package(name)
+    if package is None:
+        known = ", ".join(map(repr, (PACKAGE, *package_names())))
+        raise UnsupportedOp(
+            f"op package {name!r} is not registered; expected one of {known}"
+            " (backend.register_op_package(...), or --op-package)",
+            st.QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND,
+        )
+    return package
+
+
+def _own_op(package: OpPackage, name: str) -> OpDef:
+    opdef = package.op(name.removeprefix(f"{package.name}::"))
+    if opdef is None:
+        raise UnsupportedOp(
+            f"op package {package.name!r} {package.version} has no operator {name!r}; expected"
+            f" {' or '.join(package.op_names())}"
+        )
+    return opdef
+
+
 def find_op(name: str) -> OpDef:
-    """The op of this name. Raises UnsupportedOp with the nearest known names."""
+    """The HTP's own op of this name. Raises UnsupportedOp with the nearest known names."""
     try:
         return _registry()[name]
     except KeyError:
@@ -61,18 +115,13 @@ def resolve(call: OpCall, statics: Mapping[str, Array] | None = None, *, late: b
     ``statics`` gives the stored data of static inputs where known. ``late`` includes the rules for nodes of a
     graph.
     """
-    if call.package != PACKAGE:
-        raise UnsupportedOp(
-            f"{call.op} {call.name!r}: op package {call.package!r} is not registered; expected {PACKAGE!r}",
-            st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE,
-        )
-    return resolve_call(find_op(call.op), call, statics or {}, late=late)
+    return resolve_call(op_of(call), call, statics or {}, late=late)
 
 
 def resolve_for(arch: int, call: OpCall, statics: Mapping[str, Array] | None = None) -> Node:
     """Validate a call for a chip of an architecture, which may not have what the op needs."""
     node = resolve(call, statics, late=False)
-    first = first_arch(find_op(call.op), node)
+    first = first_arch(op_of(call), node)
     if arch < first:
         types = ", ".join(spec.dtype.short for spec in node.inputs if spec is not None)
         raise UnsupportedOp(

@@ -31,7 +31,8 @@ class Node:
     """An op call with defaults filled in.
 
     ``params`` holds Python numbers for scalar parameters and numpy arrays for tensor parameters.
-    ``statics`` holds the stored data of static inputs by tensor name, where it was known.
+    ``statics`` holds the stored data of static inputs by tensor name, where it was known. ``op`` of a package of
+    one's own has the package before it (``my.ops::Relu``), so that it is never taken for the HTP's own.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Node:
     outputs: tuple[TensorSpec, ...]
     params: Mapping[str, Any]
     statics: Mapping[str, Array] = field(default_factory=dict)
+    package: str = "qti.aisw"
 
     def has(self, index: int) -> bool:
         """Whether the optional input is given."""

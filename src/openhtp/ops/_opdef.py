@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openhtp.core.dtype import DType
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shape, Shapes
 from openhtp.ops._tiles import TileRule, split_nowhere
+
+if TYPE_CHECKING:
+    from openhtp.ops._packages import OwnOp
 
 TYPE_WORDS = {
     "f16": DType.FLOAT_16,
@@ -259,6 +262,8 @@ class OpDef:
     * ``by_stored_number`` marks that results depend on how real values are stored (Cast).
     * ``random`` marks that results differ from one execution to the next, so that none is computed ahead.
     * ``bound_to_shape`` marks that parameters which suit one shape do little on another.
+    * ``own`` is set for an operator of a user's package: it is computed by its own function and never lowered.
+      With ``any_params`` it takes whatever parameters a node has.
     """
 
     name: str
@@ -285,6 +290,8 @@ class OpDef:
     by_stored_number: bool = False
     random: bool = False
     bound_to_shape: bool = False
+    own: OwnOp | None = None
+    any_params: bool = False
     tile: TileRule = split_nowhere
     onnx: tuple[OnnxRule, ...] = ()
     samples: tuple[Sample, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +21,11 @@ _INVALID = st.QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE
 
 def resolve_call(opdef: OpDef, call: OpCall, statics: Mapping[str, Array], *, late: bool = True) -> Node:
     """Check ports, parameters, types, shapes and constraints, in this order; return the node."""
-    bare = Node(call.op, call.name, call.inputs, call.outputs, {}, statics)
+    name = call.op if opdef.own is None else opdef.own.title
+    bare = Node(name, call.name, call.inputs, call.outputs, {}, statics, call.package)
     _check_ports(bare, opdef.inputs, call.inputs, "input")
     _check_ports(bare, opdef.outputs, call.outputs, "output")
-    node = Node(call.op, call.name, call.inputs, call.outputs, filled_params(opdef, bare, call), statics)
+    node = dataclasses.replace(bare, params=filled_params(opdef, bare, call))
     _check_types(opdef, node)
     _check_ranks(opdef, node)
     _check_shapes(opdef, node)
@@ -47,6 +49,8 @@ def _check_ports(node: Node, ports: tuple[Port, ...], specs: tuple[Any, ...], si
 
 def filled_params(opdef: OpDef, node: Node, call: OpCall) -> dict[str, Any]:
     """The call's parameters, checked, with defaults where none is given."""
+    if opdef.any_params:
+        return {name: value for name, value in call.params.items() if value is not None}
     for name in call.params:
         if opdef.param(name) is None:
             known = ", ".join(param.name for param in opdef.params) or "no parameters"
@@ -167,6 +171,8 @@ def first_arch(opdef: OpDef, node: Node) -> int:
 
 def is_wide_product(opdef: OpDef, node: Node) -> bool:
     """Whether 16-bit activations are multiplied with 16-bit weights."""
+    if opdef.own is not None:
+        return False
     factors = [spec.dtype for spec in node.inputs[:2] if spec is not None]
     is_wide = len(factors) == 2 and all(dtype.is_fixed_point and dtype.bits == 16 for dtype in factors)
     return is_wide and bool(opdef.work(node).macs)

@@ -142,6 +142,7 @@ def _record(graph: PackedGraph, ids: Sequence[int], places: Sequence[int]) -> re
         static_bytes=graph.static_bytes,
         spill_fill_bytes=graph.spill_fill_bytes,
         vtcm_peak_bytes=graph.vtcm_peak_bytes,
+        packages=dict(graph.packages),
     )
 
 
@@ -228,6 +229,7 @@ class ContextBinary:
             record.static_bytes,
             record.spill_fill_bytes,
             record.vtcm_peak_bytes,
+            record.packages,
         )
         if container.joint_checksum(packed.sections) != record.checksum:
             raise BadBinary(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core import status as st
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadBinary, QnnError, error_context
 from openhtp.core.precision import FloatPrecision, half_rounded
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.ops import PACKAGE, require_package
+from openhtp.ops._packages import OpPackage, find_package
 from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
@@ -71,6 +74,7 @@ class PackedGraph:
     static_bytes: int = 0
     spill_fill_bytes: int = 0
     vtcm_peak_bytes: int | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
     _told: list[GraphInfo] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -123,7 +127,9 @@ class PackedGraph:
     def program(self) -> QnnProgram:
         """Build the program. Raises BadBinary, with the position, if its part of the file is damaged."""
         with error_context(graph=self.name), _as_bad_binary():
+            check_packages(self.packages, find_package)
             record = self.record()
+            _check_named(self.packages, record)
             # Equal data is one section, whatever its use: it is read and checked once.
             blobs_read: dict[int, memoryview] = {}
             statics = {
@@ -257,8 +263,39 @@ def pack_program(
         make_section(msgspec.msgpack.encode(record)),
         tuple(numbered.blobs),
         static_bytes=program.static_bytes,
+        packages=packages_of(program),
     )
     return packed, places
+
+
+def packages_of(program: QnnProgram) -> dict[str, str]:
+    """The versions of the op packages of one's own that a program uses."""
+    names = sorted({node.package for node in program.nodes} - {PACKAGE})
+    return {name: require_package(name).version for name in names}
+
+
+def check_packages(packages: Mapping[str, str], find: Callable[[str], OpPackage | None]) -> None:
+    """Raise BadBinary for a package that is not registered, or in another version than the graph was made with."""
+    for name, version in packages.items():
+        package = find(name)
+        if package is None:
+            raise BadBinary(
+                f"the graph has operators of op package {name!r} {version}, which is not registered; register it"
+                " before the binary is loaded (backend.register_op_package)",
+                st.QNN_CONTEXT_ERROR_BINARY_CONFIGURATION,
+            )
+        if package.version != version:
+            raise BadBinary(
+                f"the graph was made with version {version} of op package {name!r}, and {package.version} is"
+                " registered; register that version, or make the binary again",
+                st.QNN_CONTEXT_ERROR_BINARY_VERSION,
+            )
+
+
+def _check_named(packages: Mapping[str, str], record: records.ProgramRecord) -> None:
+    unnamed = {node.package for node in record.nodes}.difference(packages, (PACKAGE,))
+    if unnamed:
+        raise BadBinary(f"nodes come from op packages that the header does not name: {sorted(unnamed)}")
 
 
 def pack_ends(name: str, ends: Sequence[tuple[TensorSpec, int]], *, prepared: bytes, seal: bytes) -> PackedGraph:

@@ -21,7 +21,7 @@ from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorSpec
 from openhtp.ir.def_use import order_problem
 from openhtp.ir.graph import Graph, QnnNode
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.options import GRAPH, OptionValues
 
 Array = npt.NDArray[Any]
@@ -99,7 +99,7 @@ class QnnProgram(Graph):
         if small.inputs == whole.inputs:
             return
         try:
-            inferred = find_op(whole.op).infer(small)
+            inferred = op_of(whole).infer(small)
         except InvalidArgument as error:
             error.status = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
             raise

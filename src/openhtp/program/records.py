@@ -139,7 +139,7 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     engine's prepared form of the program, which saves that work. Only the engine can read it, and trusts it only
     under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes``, ``spill_fill_bytes`` and
     ``vtcm_peak_bytes`` help to make room before the graph is loaded; the latter two are unknown for a graph that
-    no device compiled.
+    no device compiled. ``packages`` are the versions of the op packages of one's own that its nodes come from.
     """
 
     ends: EndsRecord
@@ -152,6 +152,7 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     static_bytes: Count = 0
     spill_fill_bytes: Count = 0
     vtcm_peak_bytes: Count | None = None
+    packages: dict[Name, Name] = {}
 
 
 _PARAM_TYPES = {

@@ -127,6 +127,18 @@ AT_ONCE = LoadOptions()
 """All of it, on one thread."""
 
 
+class WantedPackage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An op package that graphs use, and where it is: ``module:attribute``, or ``/path/library.so:provider``.
+
+    ``reference`` is empty if only the client's own process has it. ``folders`` are where the client finds modules.
+    """
+
+    name: str
+    version: str
+    reference: str = ""
+    folders: list[str] = []
+
+
 class LoadGraphs(Request):
     """Make graphs of one context ready to run, all or none. Descriptor: a context binary, in memory or as a file.
 
@@ -147,6 +159,7 @@ class LoadGraphs(Request):
     options: LoadOptions = AT_ONCE
     external: list[ExternalPiece] = []
     lent: int = 0
+    packages: list[WantedPackage] = []
 
 
 class PackGraph(Request):

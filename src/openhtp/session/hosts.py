@@ -7,16 +7,17 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openhtp.core import tidying
-from openhtp.core.errors import QnnError
+from openhtp.core import status as st, tidying
+from openhtp.core.errors import QnnError, UnsupportedFeature
 from openhtp.core.threads import finish
 from openhtp.runtime.instruments.saving_calls import stop_saving
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.device import Device
+from openhtp.runtime.objects.op_packages import found_package
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context
@@ -121,10 +122,28 @@ class Stay:
         tidying.flush()
 
 
+def _backend_of(library: str | None) -> Backend:
+    if library not in _backends:
+        _backends[library] = Backend(library)
+    return _backends[library]
+
+
+def lend_packages(library: str | None, sources: Iterable[object]) -> Callable[[], None]:
+    """Let sessions of this process use op packages; returns what ends that."""
+    packages = [found_package(source) for source in sources]
+    if packages and library is not None:
+        raise UnsupportedFeature(
+            "op_packages are for the emulator; the vendor's library takes packages of Hexagon code only",
+            st.QNN_BACKEND_ERROR_NOT_SUPPORTED,
+        )
+    with contextlib.ExitStack() as undoing, _lock:
+        for package in packages:
+            undoing.callback(_backend_of(None).op_packages.lend(package))
+        return undoing.pop_all().close
+
+
 def _started(kind: HostKind) -> _Host:
-    if kind.library not in _backends:
-        _backends[kind.library] = Backend(kind.library)
-    backend = _backends[kind.library]
+    backend = _backend_of(kind.library)
     # The vendor's library has its own idea of threads.
     threads = kind.threads if kind.library is None else 1
     return _Host(backend.create_device(soc=kind.soc, name=kind.name, threads=threads, transport=kind.transport))

@@ -23,7 +23,9 @@ from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
 from openhtp.runtime.objects.modelled import StepOps
+from openhtp.runtime.objects.op_packages import PackageSource
 from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
+from openhtp.session.hosts import lend_packages
 from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable
 from openhtp.session.on_htp import load_on_htp
@@ -56,7 +58,9 @@ class InferenceSession:
     model leaves open (so do ONNX Runtime's free dimension overrides in ``sess_options``), ``freeze`` makes inputs
     constants (``{"sr": 16000}``); ``device_name`` joins the device that processes share under this name;
     ``queue_depth`` bounds the runs that ``run_async`` has under way; ``backend_config`` is a backend extensions
-    config (a file, or its content). Sessions on one chip share a device, unless ``transport`` is ``inprocess``.
+    config (a file, or its content); ``op_packages`` are packages of one's own, whose names are domains of the
+    model's nodes (``docs/op-packages.md``). Sessions on one chip share a device, unless ``transport`` is
+    ``inprocess``.
 
     Examples:
         >>> from openhtp import zoo
@@ -79,6 +83,7 @@ class InferenceSession:
         queue_depth: int | None = None,
         transport: str = "rpc",
         backend_config: Source | None = None,
+        op_packages: Sequence[PackageSource] = (),
     ) -> None:
         content = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
         source = bytes(content) if isinstance(content, bytes | bytearray | memoryview) else check_path(content)
@@ -89,6 +94,7 @@ class InferenceSession:
         config = as_config(backend_config)
         self._soc = None if soc is None else find_soc(soc).name
         self._carrier = Carrier()
+        self._give_back = weakref.finalize(self, lend_packages(options.library, op_packages))
         self._start(
             SessionRequest(
                 source=source,
@@ -269,6 +275,7 @@ class InferenceSession:
     def close(self) -> None:
         """Give back the graph and, with the last session, the device. Later runs raise."""
         _close(self._power, self._executable, self._recorder)
+        self._give_back()
 
     def __enter__(self) -> InferenceSession:
         return self

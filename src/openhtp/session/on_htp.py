@@ -20,7 +20,7 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import read_model
 from openhtp.frontend.partitioning import AssignedNode
 from openhtp.ir.graph import Graph as IrGraph
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.options import ContextOrigin
 from openhtp.records.calls import DEFAULT_FOLDER
 from openhtp.runtime.calls.execution import Outputs
@@ -324,7 +324,7 @@ def _warn_about_floats(request: SessionRequest, graph: IrGraph) -> None:
     """The HTP has no float32 arithmetic, so float ops are computed in half precision whatever the option says."""
     if request.options["enable_htp_fp16_precision"] == "1" or request.options.backend == "cpu":
         return
-    computing = [node for node in graph.nodes if not find_op(node.op).moves_only]
+    computing = [node for node in graph.nodes if not op_of(node).moves_only]
     floats = [node.name for node in computing if graph.tensors[node.outputs[0]].dtype.is_float]
     if floats:
         log.warning(

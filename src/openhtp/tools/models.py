@@ -45,6 +45,7 @@ class ToolTarget:
     soc: str | None = None
     config: BackendConfig | None = None
     perf_profile: str | None = None
+    op_packages: tuple[str, ...] = ()
 
     def device_options(self) -> dict[str, Any]:
         """For ``Backend.create_device``: the command's chip before that of the config."""
@@ -84,6 +85,8 @@ def opened_device(where: ToolTarget) -> Iterator[Device]:
     with ExitStack() as stack:
         with during(Stage.DEVICE):
             backend = stack.enter_context(Backend(library=where.library))
+            for package in where.op_packages:
+                backend.register_op_package(package)
             device = stack.enter_context(backend.create_device(**where.device_options()))
             config = where.config
             if where.perf_profile is not None:

@@ -21,7 +21,7 @@ from openhtp.core.option_numbers import CUSTOM
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
-from openhtp.ops import find_op, resolve
+from openhtp.ops import op_of, resolve
 from openhtp.options import GRAPH
 from openhtp.program.qnn_program import QnnProgram
 
@@ -115,7 +115,7 @@ def params_of(call: OpCall, statics: Mapping[str, Array] | None = None) -> Param
     node = resolve(call, statics)
     return {
         param.name: (_finite(node.params[param.name]), param.dtype, "tensor" if param.rank else "scalar")
-        for param in find_op(call.op).params
+        for param in op_of(call).params
         if param.name in node.params and (param.name in call.params or param.mandatory)
     }
 

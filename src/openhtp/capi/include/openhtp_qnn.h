@@ -55,10 +55,14 @@ _Static_assert(sizeof(qnn_tensor) == 144 && sizeof(qnn_op) == 80 && sizeof(qnn_c
 typedef struct {
     qnn_code (*property)(uint32_t);
     qnn_code (*backend_create)(qnn_handle log, const qnn_config **, qnn_handle *);
-    void *f2_to_7[6];
+    void *f2_to_4[3];
+    qnn_code (*register_op_package)(qnn_handle backend, const char *path, const char *provider, const char *target);
+    void *f6_to_7[2];
     qnn_code (*backend_free)(qnn_handle);
     qnn_code (*context_create)(qnn_handle backend, qnn_handle device, const qnn_config **, qnn_handle *);
-    void *f10_to_12[3];
+    void *f10;
+    qnn_code (*context_binary_size)(qnn_handle, uint64_t *);
+    qnn_code (*context_binary)(qnn_handle, void *, uint64_t, uint64_t *written);
     qnn_code (*context_from_binary)(qnn_handle backend, qnn_handle device, const qnn_config **, const void *, uint64_t,
                                     qnn_handle *, qnn_handle profile);
     qnn_code (*context_free)(qnn_handle, qnn_handle profile);

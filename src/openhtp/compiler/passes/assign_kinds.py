@@ -9,7 +9,7 @@ import numpy as np
 
 from openhtp.compiler.chip_rules import SHORT_DEPTH
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
-from openhtp.ops import find_op
+from openhtp.ops import op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel, Unit
 
 _PICTURE_RANK = 4
@@ -25,7 +25,7 @@ def assign_kinds(program: HtpProgram) -> HtpProgram:
 
 def _kind(node: HtpNode, program: HtpProgram) -> str | None:
     call = program.source.call(node)
-    opdef = find_op(call.op)
+    opdef = op_of(call)
     if opdef.kind == "conv":
         kind = conv_kind(call)
         # Without the HMX it is a convolution of every channel by itself, on the HVX.

@@ -13,7 +13,7 @@ from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import needed_nodes
 from openhtp.ir.graph import QnnNode
-from openhtp.ops import Node, find_op
+from openhtp.ops import Node, op_of
 from openhtp.program.htp_program import HtpProgram, Kernel
 from openhtp.program.qnn_program import QnnProgram
 
@@ -47,7 +47,7 @@ def fold_constants(program: QnnProgram) -> QnnProgram:
 
 def _is_foldable(node: Node) -> bool:
     inputs = [spec for spec in node.inputs if spec is not None]
-    opdef = find_op(node.op)
+    opdef = op_of(node)
     work = opdef.work(node)
     return (
         not opdef.random
@@ -61,7 +61,7 @@ def _is_foldable(node: Node) -> bool:
 
 def _compute(node: Node, precision: FloatPrecision) -> list[Array]:
     inputs = [np.zeros(0) if spec is None else _real(spec, node.statics[spec.name]) for spec in node.inputs]
-    results = find_op(node.op).reference(node, inputs)
+    results = op_of(node).reference(node, inputs)
     return [_stored(spec, result, precision) for spec, result in zip(node.outputs, results, strict=True)]
 
 
@@ -94,7 +94,7 @@ def join_constants(program: HtpProgram) -> HtpProgram:
 
 def _grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
     kinds = (kernel.kind, reader.kind)
-    if not set(kinds) <= set(_CONSTANT_KINDS) or not find_op(reader.op).affine_by_constant:
+    if not set(kinds) <= set(_CONSTANT_KINDS) or not op_of(reader.nodes[0]).affine_by_constant:
         return None
     # A division of two tensors is of the same kind, but it is no pass over one tensor.
     if len(reader.nodes) != 1 or kernel.outputs[0] not in reader.nodes[0].inputs or "divide" in kinds:

@@ -8,7 +8,7 @@ from openhtp.compiler.clamp_folding import folded_range, holds, may_fuse
 from openhtp.compiler.kernels import join_chains
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind
-from openhtp.ops import Work, find_op
+from openhtp.ops import Work, op_of
 from openhtp.ops.relu import clamp_bounds
 from openhtp.program.htp_program import Clamp, HtpNode, HtpProgram, Kernel
 
@@ -24,7 +24,7 @@ def fuse_activation(program: HtpProgram) -> HtpProgram:
 
     def grow(kernel: Kernel, reader: Kernel) -> Kernel | None:
         (producer,), (clamp,) = kernel.nodes, reader.nodes
-        op = find_op(producer.op)
+        op = op_of(producer)
         if not op.takes_activation or producer.clamp is not None or (off and op.weights is not None):
             return None
         between, result = program.tensors[producer.outputs[0]], program.tensors[clamp.outputs[0]]
@@ -98,6 +98,6 @@ def fuse_advanced(program: HtpProgram) -> HtpProgram:
 
 
 def _grow_advanced(kernel: Kernel, reader: Kernel) -> Kernel | None:
-    if find_op(kernel.op).weights is None or len(kernel.nodes) != 1 or reader.kind not in _ACTIVATIONS:
+    if op_of(kernel.nodes[0]).weights is None or len(kernel.nodes) != 1 or reader.kind not in _ACTIVATIONS:
         return None
     return dataclasses.replace(kernel, nodes=(*kernel.nodes, *reader.nodes))

@@ -11,6 +11,7 @@ from openhtp.core.errors import Aborted, BadBinary, InvalidArgument, QnnError, W
 from openhtp.device.answers import Answer
 from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph, Unloaded, UpdateableGraph
 from openhtp.device.loading import BinaryFile, LentGraph, Ready, Room, close_all, make_ready, pack_ready
+from openhtp.device.op_packages import provide_packages
 from openhtp.device.requests.contexts import check_group_priority, close_context, open_context
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
@@ -48,6 +49,7 @@ def load(asked: Asked, request: ms.LoadGraphs) -> Task[list[Ready]]:
     room = SwitchedRoom(context, request) if options.switching else Room(context)
 
     def work(task: Task[list[Ready]]) -> list[Ready]:
+        provide_packages(request.packages, may_load=core.serves_one)
         places = [wanted.place for wanted in request.graphs]
         if isinstance(room, SwitchedRoom) and isinstance(file, BinaryFile):
             return room.make_first_ready(core.target, file.source, places, task.advance)

@@ -113,6 +113,7 @@ def load_graphs(
                 options=options,
                 external=[] if buffers is None else buffers.pieces,
                 lent=handed.lent,
+                packages=_packages(context, orders),
             )
             replies.append(context.link.request(request, (*handed.descriptors, *others), undo, stop))
         context.number = replies[0].value
@@ -131,6 +132,12 @@ def load_graphs(
     except BaseException:
         tidying.post((_take_back, (context.link, undo, replies, [order.graph for order in orders])))
         raise
+
+
+def _packages(context: OpenContext, orders: Sequence[GraphOrder]) -> list[ms.WantedPackage]:
+    """The op packages of one's own that the device needs for these graphs."""
+    versions = {name: version for order in orders for name, version in order.packed.packages.items()}
+    return context.device.backend.op_packages.wanted(versions) if versions else []
 
 
 def _within_a_session(nbytes: int, orders: Sequence[GraphOrder]) -> int:

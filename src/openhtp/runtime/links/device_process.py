@@ -15,6 +15,7 @@ from typing import Protocol
 from openhtp.core import interpreter, status as st
 from openhtp.core.errors import ResourceError
 from openhtp.device.config import DeviceConfig
+from openhtp.device.op_packages import folders_of_modules
 from openhtp.rpc import channel, rendezvous
 
 # How many bytes of a dead device's output are shown.
@@ -37,6 +38,8 @@ class DeviceOptions:
     name: str | None = None
     keep: bool = False
     allow_faults: bool = False
+    # Where packages are that its clients may use: a named device loads no others.
+    op_packages: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise for values that no device process would start with."""
@@ -51,6 +54,8 @@ class DeviceOptions:
             words.append("--keep")
         if self.allow_faults:
             words.append("--allow-faults")
+        if self.op_packages:
+            words += ["--op-packages", json.dumps({"packages": self.op_packages, "folders": folders_of_modules()})]
         return words
 
 

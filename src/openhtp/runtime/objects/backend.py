@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Unpack
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import type_in_words
 from openhtp.core.enumerations import LogLevel, ProfileLevel
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.device.config import DeviceConfig
+from openhtp.ops._packages import OpPackage
 from openhtp.options import BACKEND, DEVICE, PROFILE
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.instruments.instrument import hooked
@@ -32,6 +33,7 @@ from openhtp.runtime.objects.chosen_options import DOCUMENTED_SOC, ExtensionsCon
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.log import Log
+from openhtp.runtime.objects.op_packages import BackendPackages, PackageSource
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
 
@@ -90,6 +92,8 @@ class Backend:
         self._life = Life("backend", "")
         self.notifier = self._notifier_kind()
         self.devices: set[Device] = set()
+        self.op_packages = BackendPackages()
+        weakref.finalize(self, self.op_packages.drop_all).atexit = False
         # If a backend is dropped without being freed, its devices end their processes.
         self._end_of_notifier = weakref.finalize(self, self.notifier.stop)
         self._end_of_notifier.atexit = False
@@ -146,6 +150,21 @@ class Backend:
             tidying.flush()
             raise
         return device
+
+    def register_op_package(self, package: PackageSource) -> OpPackage:
+        """Let graphs of this backend have operators of a package: ``add_node(..., package="my.ops")``.
+
+        ``package`` is an ``OpPackage``, or where one is: ``module:attribute`` in Python, ``library.so:provider``
+        for a C interface of the CPU kind. ``docs/op-packages.md`` says where its functions run.
+        """
+        self._life.require("use")
+        if self._library is not None:
+            raise UnsupportedFeature(
+                "packages are for emulated devices; this backend's devices are the vendor's library, which takes"
+                " packages of Hexagon code only",
+                st.QNN_BACKEND_ERROR_NOT_SUPPORTED,
+            )
+        return self.op_packages.register(package)
 
     def create_signal(self, timeout_us: int | None = None) -> Signal:
         """An abort signal, or a timeout signal if ``timeout_us`` is given."""
@@ -204,6 +223,7 @@ class Backend:
                 device.free()
         try:
             self._life.end(State.FREED)
+            self.op_packages.drop_all()
             self._end_of_notifier.detach()
             self.notifier.close(patience_s)
             _backends.discard(self)

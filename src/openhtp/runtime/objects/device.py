@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st, tidying
 from openhtp.core.checks import shown
-from openhtp.core.errors import DeviceLost, InvalidArgument
+from openhtp.core.errors import DeviceLost, InvalidArgument, error_context
 from openhtp.core.latches import Latch
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import ContextOrigin, OptionValues
 from openhtp.program.binary import ContextBinary
+from openhtp.program.packed import check_packages
 from openhtp.records.profile import Method
 from openhtp.records.trace import Trace, trace_from_bytes
 from openhtp.rpc import messages as ms
@@ -270,10 +271,17 @@ class Device:
         client_buffers: ClientBuffers | None = None,
     ) -> Context:
         enabled = enabled_graphs(chosen, parsed)
+        self._check_packages(parsed, enabled)
         misfit = check_fit(parsed, find_soc(self.soc), self.driver, chosen.compatibility)
         if misfit is not None:
             log.warning("the context binary %s: %s", misfit.why, misfit.so)
         return self._open_context(chosen, StoredContext(parsed, enabled, client_buffers), stop, list_number)
+
+    def _check_packages(self, binary: ContextBinary, names: Iterable[str]) -> None:
+        """Refuse graphs with operators of packages that the backend does not have, or has in other versions."""
+        for name in names:
+            with error_context(graph=name):
+                check_packages(binary.packed(name).packages, self.backend.op_packages.find)
 
     def validate_binary(
         self, binary: Given, *, compatibility: str = "permissive", check_data: bool = False
@@ -285,6 +293,7 @@ class Device:
         self._life.require("use")
         chosen = self._read_options({"compatibility": compatibility}, ContextOrigin.BINARY)
         opened = open_given(binary)
+        self._check_packages(opened, opened.graph_names)
         return validate(opened, find_soc(self.soc), self.driver, chosen.compatibility, data_too=check_data)
 
     def create_power_config(self, core: int = 0) -> PowerConfig:

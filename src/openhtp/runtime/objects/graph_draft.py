@@ -12,7 +12,7 @@ from openhtp.core import status as st
 from openhtp.core.checks import is_showable, items_of, shown, type_in_words, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat
-from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature, error_context
+from openhtp.core.errors import InvalidArgument, InvalidHandle, error_context
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import MAX_RANK, TensorKind, TensorSpec
@@ -24,7 +24,6 @@ from openhtp.runtime.objects.tensor import Tensor
 if TYPE_CHECKING:
     from openhtp.runtime.objects.graph import Graph
 
-_PACKAGE = "qti.aisw"
 _BAD_TENSOR = st.QNN_TENSOR_ERROR_INVALID_TENSOR_PARAM
 _BAD_NODE = st.QNN_GRAPH_ERROR_INVALID_OP_CONFIG
 
@@ -123,6 +122,7 @@ class GraphDraft:
 
     def take_over(self, source: IrGraph) -> None:
         """Begin with a whole graph that was built and verified elsewhere (an importer, say)."""
+        self._graph.context.device.backend.op_packages.check(node.package for node in source.nodes)
         self._builder = GraphBuilder.resume(source, name=self._graph.name)
         for spec in source.tensors.values():
             self._tensors[spec.name] = Tensor(self._next_id(), spec, self._graph)
@@ -149,12 +149,8 @@ class GraphDraft:
                 )
         specs_in = tuple(None if item is None else self._spec(item) for item in _listed("inputs", inputs))
         specs_out = tuple(self._spec(item) for item in _listed("outputs", outputs))
-        if not isinstance(package, str) or package != _PACKAGE:
-            raise UnsupportedFeature(
-                f"op package {shown(package)} is not registered; expected {_PACKAGE!r}",
-                st.QNN_BACKEND_ERROR_OP_PACKAGE_NOT_FOUND,
-            )
-        return OpCall(op, name, specs_in, specs_out, dict(params or {}), _PACKAGE)
+        self._graph.context.device.backend.op_packages.check([package])
+        return OpCall(op, name, specs_in, specs_out, dict(params or {}), str(package))
 
     def _spec(self, item: object) -> TensorSpec:
         if isinstance(item, Tensor):

@@ -23,6 +23,7 @@ _GROUPS = {
     "GROUP_CUSTOM": 2001,
 }
 _SUPPORTED = _GROUPS | {
+    "BACKEND_SUPPORT_OP_PACKAGE": 105,
     "BACKEND_SUPPORT_COMPOSITION": 107,
     "CONTEXT_SUPPORT_CACHING": 202,
     "CONTEXT_SUPPORT_CONFIGURATION": 205,
@@ -81,7 +82,6 @@ _SUPPORTED = _GROUPS | {
     "DEVICE_SUPPORT_INFRASTRUCTURE": 1502,
 }
 _NOT_SUPPORTED = {
-    "BACKEND_SUPPORT_OP_PACKAGE": 105,
     "BACKEND_SUPPORT_PLATFORM_OPTIONS": 106,
     "BACKEND_SUPPORT_CUSTOM_PROPERTY": 108,
     "CONTEXT_SUPPORT_BINARY_SECTION_FULL_CONTEXT": 214,
@@ -119,7 +119,7 @@ _NOT_SUPPORTED = {
 }
 # Features that the vendor's library lacks and our queue around it cannot add: dynamic, sparse, optional and
 # updateable tensors.
-_NOT_ON_VENDOR = {213, 218, 219, 504, 505, 506, 507, 508, 517, 518}
+_NOT_ON_VENDOR = {105, 213, 218, 219, 504, 505, 506, 507, 508, 517, 518}
 _BY_NUMBER = dict.fromkeys(_SUPPORTED.values(), True) | dict.fromkeys(_NOT_SUPPORTED.values(), False)
 
 
