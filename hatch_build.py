@@ -65,17 +65,24 @@ def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path)
     return True
 
 
+def python_library() -> str | None:
+    """The library of this Python; None for a static one."""
+    soname = str(sysconfig.get_config_var("INSTSONAME") or "")
+    if not soname or soname.endswith(".a"):
+        return None
+    # A Python that was moved since it was built is not where its own settings say.
+    folders = (Path(sys.base_prefix) / "lib", Path(sysconfig.get_config_var("LIBDIR") or ""))
+    return next((str(path / soname) for path in folders if os.access(path / soname, os.R_OK)), None)
+
+
 def note_python(folder: Path) -> None:
     """For a C program that loads an editable installation: which Python, and where its packages are."""
-    soname = str(sysconfig.get_config_var("INSTSONAME") or "")
-    # A Python that was moved since it was built is not where its own settings say.
-    folders = [Path(sys.base_prefix) / "lib", Path(sysconfig.get_config_var("LIBDIR") or "")]
-    library = next((str(path / soname) for path in folders if os.access(path / soname, os.R_OK)), None)
     lines = [f"site={sysconfig.get_paths()['purelib']}"]
     prefix_site = Path(sys.prefix) / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     if prefix_site.is_dir():
         lines = [f"site={prefix_site}"]
-    if library is not None and not library.endswith(".a") and soname:
+    library = python_library()
+    if library is not None:
         lines.append(f"libpython={library}")
     (folder / "python.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +19,10 @@ __all__ = ["browser", "open_page"]
 # Whoever takes the runtime's locks out of order is told so at once, instead of once in a while by a deadlock.
 locks.check_order(True)
 execution.renew_lock()
+
+# A shell starts background jobs with Ctrl-C ignored, and every process that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is, and nothing else.
 settings.register_profile("openhtp", deadline=None, suppress_health_check=[HealthCheck.too_slow])

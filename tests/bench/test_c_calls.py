@@ -19,8 +19,8 @@ def test_it_runs_and_tells() -> None:
 
 def test_quiet_pieces_count_where_there_are_any() -> None:
     pieces = [CallPiece("sync", 9.0, True), CallPiece("sync", 90.0, False), CallPiece("later", 50.0, False)]
-    assert c_calls._of(pieces, "sync") == [9.0]
-    assert c_calls._of(pieces, "later") == [50.0]
+    assert c_calls._times_of(pieces, "sync") == [9.0]
+    assert c_calls._times_of(pieces, "later") == [50.0]
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

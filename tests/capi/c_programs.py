@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.capi.conftest import build_script
+
 HERE = Path(__file__).parent
-LIBPYTHON = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME") or "")
+LIBPYTHON = build_script().python_library()
 HOSTS = (
     "start",
     "free_in_callbacks",
@@ -27,7 +29,7 @@ HOSTS = (
 
 def can_load_python() -> bool:
     """Whether this Python has a shared library that a C program could load."""
-    return LIBPYTHON.suffix != ".a" and os.path.isfile(LIBPYTHON)  # also not where one may not look
+    return LIBPYTHON is not None
 
 
 def compile_program(source: str, folder: Path, compiler: Sequence[str], flags: Sequence[str] = ()) -> Path:

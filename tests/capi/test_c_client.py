@@ -109,6 +109,22 @@ def test_without_a_python_that_can_be_loaded_the_client_is_told(client: Path, li
     assert "OPENHTP_LIBPYTHON" in done.stderr
 
 
+def test_the_python_of_a_virtual_environment_is_looked_for(client: Path, lib_dir: Path, tmp_path: Path) -> None:
+    """Its settings name a folder beside which that Python's library is, as with those that uv installs."""
+    home = tmp_path / "python"
+    library = home / "lib" / "libpython3.99.so.1.0"
+    folder = tmp_path / "venv" / "lib" / "python3.99" / "site-packages" / "openhtp" / "capi" / "lib"
+    for new in (folder, library.parent, home / "bin"):
+        new.mkdir(parents=True)
+    shutil.copy2(lib_dir / "libQnnHtp.so", folder)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text(f"include = false\nhome = {home / 'bin'}\n", encoding="utf-8")
+    library.write_text("this is no library", encoding="utf-8")
+    done = run(client, folder, "plain", OPENHTP_LIBPYTHON="")
+    assert done.returncode == 1
+    assert "libpython3.99.so.1.0: " in done.stderr
+    assert f"{home / 'bin'}/../lib/" in done.stderr
+
+
 def test_versions_are_told_as_the_environment_says(client: Path, lib_dir: Path) -> None:
     done = run(client, lib_dir, "plain", OPENHTP_CORE_API="2.x")
     assert done.returncode == 1

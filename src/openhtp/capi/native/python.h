@@ -10,7 +10,8 @@ static struct {
     void *(*ThisThreadState)(void);
     void *(*SaveThread)(void);
     void (*ThreadState_Clear)(void *);
-    void (*ThreadState_Delete)(void *);
+    void (*RestoreThread)(void *);
+    void (*ThreadState_DeleteCurrent)(void);
     PyObject *(*Import)(const char *);
     PyObject *(*Attribute)(PyObject *, const char *);
     PyObject *(*Call)(PyObject *, PyObject *const *, size_t, PyObject *);
@@ -32,7 +33,8 @@ static const struct { void *where; const char *name; } python_names[] = {
     {&py.ThisThreadState, "PyGILState_GetThisThreadState"},
     {&py.SaveThread, "PyEval_SaveThread"},
     {&py.ThreadState_Clear, "PyThreadState_Clear"},
-    {&py.ThreadState_Delete, "PyThreadState_Delete"},
+    {&py.RestoreThread, "PyEval_RestoreThread"},
+    {&py.ThreadState_DeleteCurrent, "PyThreadState_DeleteCurrent"},
     {&py.Import, "PyImport_ImportModule"},
     {&py.Attribute, "PyObject_GetAttrString"},
     {&py.Call, "PyObject_Vectorcall"},
@@ -78,24 +80,36 @@ static const char *root_of(void *inside)
     return root;
 }
 
-/* A line "key=value" of the file that an editable installation leaves beside us. */
-static int noted(const char *root, const char *key, char *value, size_t size)
+/* A line "key=value" of a file, with or without spaces around the sign. */
+static int line_of(const char *path, const char *key, char *value, size_t size)
 {
-    char path[4200], line[4200];
-    snprintf(path, sizeof path, "%s/openhtp/capi/lib/python.cfg", root);
+    char line[4200];
     FILE *file = fopen(path, "r");
     int found = 0;
     while (file && !found && fgets(line, sizeof line, file)) {
         size_t width = strlen(key);
-        if (!strncmp(line, key, width) && line[width] == '=') {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(value, size, "%s", line + width + 1);
-            found = 1;
-        }
+        char *rest = line + width;
+        if (strncmp(line, key, width))
+            continue;
+        rest += strspn(rest, " ");
+        if (*rest != '=')
+            continue;
+        rest += 1 + strspn(rest + 1, " ");
+        rest[strcspn(rest, "\r\n")] = 0;
+        snprintf(value, size, "%s", rest);
+        found = 1;
     }
     if (file)
         fclose(file);
     return found;
+}
+
+/* What the file says that an editable installation leaves beside us. */
+static int noted(const char *root, const char *key, char *value, size_t size)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/openhtp/capi/lib/python.cfg", root);
+    return line_of(path, key, value, size);
 }
 
 static void *try_library(const char *name, int flags)
@@ -121,6 +135,13 @@ static void *load_library(const char *root)
     const char *part = strstr(root, "/python3.");
     int minor = part ? atoi(part + 9) : 0;
     if (minor) {
+        /* A virtual environment, .../lib/python3.X/site-packages beside a file that names the folder of its Python. */
+        snprintf(name, sizeof name, "%.*s/../pyvenv.cfg", (int)(part - root), root);
+        if (line_of(name, "home", value, sizeof value)) {
+            snprintf(name, sizeof name, "%s/../lib/libpython3.%d.so.1.0", value, minor);
+            if ((library = try_library(name, 0)))
+                return library;
+        }
         snprintf(name, sizeof name, "%.*s/libpython3.%d.so.1.0", (int)(part - root), root, minor);
         if ((library = try_library(name, 0)))
             return library;
@@ -152,10 +173,36 @@ static int find_python(const char *root)
     return 0;
 }
 
+/* A Python that was moved since it was built, or built to be moved, is at home where its library is. */
+static void tell_home(void)
+{
+    char path[4300], *slash;
+    Dl_info info;
+    wchar_t *(*decode)(const char *, size_t *) = (wchar_t * (*)(const char *, size_t *)) dlsym(RTLD_DEFAULT, "Py_DecodeLocale");
+    void (*set_home)(const wchar_t *) = (void (*)(const wchar_t *))dlsym(RTLD_DEFAULT, "Py_SetPythonHome");
+    if (!decode || !set_home || getenv("PYTHONHOME") || !dladdr((void *)py.InitializeEx, &info))
+        return;
+    const char *version = strstr(info.dli_fname, "libpython3.");
+    char *folder = realpath(info.dli_fname, NULL);
+    if (version && folder && (slash = strrchr(folder, '/'))) {
+        *slash = 0;
+        snprintf(path, sizeof path, "%s/python3.%d/os.py", folder, atoi(version + 11));
+        slash = strrchr(folder, '/');
+        if (slash && !strcmp(slash, "/lib") && !access(path, R_OK)) {
+            *slash = 0;
+            wchar_t *home = decode(folder, NULL); /* kept by Python */
+            if (home)
+                set_home(home);
+        }
+    }
+    free(folder);
+}
+
 static void start_python(void)
 {
     if (py.IsInitialized())
         return;
+    tell_home();
     py.InitializeEx(0);
     py.ours = 1;
     py.SaveThread();

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "python.h"
 
@@ -58,16 +59,33 @@ static void forget_thread(void *state)
         ;
 }
 
+/* On a thread that Python does not know: since 3.12, deleting the state of another thread makes Python forget the state
+   of the thread that deletes it. So this one takes each state for its own first. */
+static void *clear_states(void *first)
+{
+    while (first) {
+        struct ended *one = first;
+        py.RestoreThread(one->state);
+        py.ThreadState_Clear(one->state);
+        py.ThreadState_DeleteCurrent();
+        first = one->next;
+        free(one);
+    }
+    return NULL;
+}
+
 static void clear_ended_threads(void)
 {
     struct ended *first = atomic_exchange(&ended_threads, NULL);
-    while (first) {
-        struct ended *next = first->next;
-        py.ThreadState_Clear(first->state);
-        py.ThreadState_Delete(first->state);
-        free(first);
-        first = next;
-    }
+    pthread_attr_t detached;
+    pthread_t thread;
+    if (!first)
+        return;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    /* Where no thread can be had, a few states stay until the process ends. */
+    pthread_create(&thread, &detached, clear_states, first);
+    pthread_attr_destroy(&detached);
 }
 
 /* Python ends the process where it runs out of stack, which it does at about 50 KiB when it starts. */
