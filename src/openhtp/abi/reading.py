@@ -212,7 +212,7 @@ def param_of(param: Any, where: str) -> tuple[str, Any]:
 
 
 def _array(kind: Any, count: int, address: int | None, most: int, what: str) -> Any:
-    """So many structures at an address, which is NULL only if there are none."""
+    """An array of structures at an address, which is NULL only if there are none."""
     if count > most or (count and not address):
         raise _bad_tensor(f"{what}: {count} at {'NULL' if not address else 'an address'}; expected at most {most}")
     return memory.array(kind, count, address or 0, what) if count else ()

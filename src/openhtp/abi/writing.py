@@ -123,7 +123,7 @@ def _fill_version_2(tensor: Any, spec: TensorSpec, keep: list[Any]) -> None:
 
 
 def null_tensor() -> ctypes.Structure:
-    """What stands in the place of an optional input that is left out before one that is given."""
+    """The tensor that stands for an optional input left out before one that is given."""
     tensor = struct("Tensor")(version=VERSION_1, kind=int(TensorKind.NULL), data_type=UNDEFINED)
     tensor.quant.definition = tensor.quant.encoding = UNDEFINED
     return tensor  # type: ignore[no-any-return]

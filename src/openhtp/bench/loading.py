@@ -277,7 +277,7 @@ def _timed(device: htp.Device, make: Callable[[], list[htp.Context]]) -> _Listin
 
 
 def _processor_seconds(device: htp.Device) -> float:
-    """Of this process and of the device's, by the kernel's clock of a process, which counts ended threads, too."""
+    """Processor time of this process and of the device's, ended threads included."""
     return time.process_time() + time.clock_gettime(~device.pid << 3 | 2)
 
 

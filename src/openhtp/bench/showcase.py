@@ -33,7 +33,7 @@ class ShowPart:
     seconds: float = 0.0
 
     def percentile(self, percent: int) -> float:
-        """Of the camera's latencies so far, in ms; 0 if there is none."""
+        """A percentile of the camera's latencies so far, in ms; 0 if there is none."""
         if not self.latency_ms:
             return 0.0
         ordered = sorted(self.latency_ms)
@@ -74,7 +74,10 @@ class _Others:
             execution.add_done_callback(lambda done: self._again(done, subject, slot))
 
     def _again(self, done: htp.Execution, subject: Subject, slot: int) -> None:
-        """On the thread of the backend; it never waits here, as the queue has room for all."""
+        """Queue the next execution, on the thread of the backend.
+
+        It never waits, as the queue has room for all.
+        """
         with self._lock:
             self._stage.others_done[subject.name] += 1
             if not self._stopping and done.exception() is None:

@@ -89,7 +89,7 @@ class BackendConfig:
 
     @property
     def perf_profile(self) -> str | None:
-        """That of the first core, if the config votes."""
+        """The perf profile of the first core, if the config votes."""
         return self.cores[0].perf_profile if self.cores else None
 
     @property
@@ -125,7 +125,7 @@ class BackendConfig:
         return value
 
     def device_options(self) -> dict[str, Any]:
-        """For ``Backend.create_device``. A model number comes before an architecture."""
+        """Options for ``Backend.create_device``. A model number comes before an architecture."""
         for key in ("soc_model", "soc_id", "dsp_arch"):
             soc = self._device(key)
             if soc is not None:
@@ -149,7 +149,7 @@ class BackendConfig:
         }
 
     def graph_options(self, graph: str) -> dict[str, Any]:
-        """For ``Context.create_graph``: of all entries that name this graph, later ones first.
+        """Options for ``Context.create_graph``, from all entries that name this graph; later entries win.
 
         A config that has options for graphs of other names only is most likely a mistake, and said to the log.
         """

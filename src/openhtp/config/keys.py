@@ -98,7 +98,7 @@ class Key:
 
     @property
     def effect(self) -> str:
-        """What it comes to, for the reference page."""
+        """The effect of the key, for the reference page."""
         row = self.row
         if row is not None:
             return f"`{self.option}`" + (f"; no effect: {row.no_effect}" if row.no_effect else "")

@@ -112,7 +112,7 @@ def _make(call: Callable[[], object]) -> None:
 
 
 class Promise(Generic[_T]):
-    """What a thread will have made: a value or an error. The first end counts; another does nothing."""
+    """The later result of a thread: a value or an error. The first end counts; another does nothing."""
 
     __slots__ = ("_ends", "_latch")
 
@@ -126,7 +126,7 @@ class Promise(Generic[_T]):
         self._end(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """It could not be made."""
+        """End with an error."""
         self._end(None, error)
 
     def settle(self, work: Callable[[], _T]) -> None:

@@ -31,7 +31,7 @@ ORDER = (
 
 
 class Lock(Protocol):
-    """What the runtime uses of a lock."""
+    """The part of a lock's interface that the runtime uses."""
 
     def __enter__(self) -> bool:
         """Take it."""

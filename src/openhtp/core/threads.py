@@ -173,13 +173,13 @@ def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object]
 
 
 def _discard_late(working: OwnThread, promise: Promise[_T], discarding: OwnThread) -> None:
-    """On the thread that starts threads: discard a result that nobody waits for."""
+    """Discard a result that nobody waits for, on the thread that starts threads."""
     if working.ident is not None and not (promise.done() and promise.exception() is not None):
         discarding._begin()
 
 
 def _start_anew() -> None:
-    """In the child of a fork there is none of the parent's threads."""
+    """Start anew in the child of a fork, which has none of the parent's threads."""
     global _starter  # noqa: PLW0603
     _starter = _Starter()
     for thread in list(_threads):

@@ -48,7 +48,7 @@ def flush() -> None:
 
 
 def start_anew() -> None:
-    """In the child of a fork, which has no such thread: forget the parent's."""
+    """Forget the parent's thread, in the child of a fork."""
     global _tasks, _thread, _starting, post  # noqa: PLW0603
     _tasks, _thread, _starting = queue.SimpleQueue(), None, threading.Lock()
     post = _tasks.put

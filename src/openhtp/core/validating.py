@@ -211,7 +211,7 @@ class WrittenFields:
 
 
 def written(value: object, place: KeyPlace) -> WrittenValue:
-    """What a program gave instead of a file, held to what a file can say.
+    """A value that a program gave instead of a file, checked to be one that a file can hold.
 
     Raises the error of the place: for objects that no file can hold, nesting without end, or too many values.
     """

@@ -36,7 +36,7 @@ class ValueKind(Protocol):
 
     @property
     def words(self) -> str:
-        """What is accepted, as messages and the reference page say it."""
+        """The accepted values in words, for messages and the reference page."""
 
     @property
     def python_type(self) -> str:

@@ -89,7 +89,7 @@ def find_origins(
 
 
 def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) -> ConstantOrigin | None:
-    """None if a constant, which holds the real values in this arrangement, cannot be made just so."""
+    """The origin of a constant that holds the real values in this arrangement; None without an exact one."""
     quant = encoding.encoding_of(spec)
     sizes = joined_sizes(how)
     if isinstance(quant, ScaleOffset):

@@ -110,7 +110,7 @@ class Native:
         options.register_custom_ops_library(self._path)
 
     def words(self, status: int) -> str:
-        """What a failure is called; it is forgotten then."""
+        """The words for a failure, which is forgotten afterwards."""
         text: bytes = self._words(status)
         words = text.decode(errors="replace")
         self._forget(status)
@@ -152,7 +152,7 @@ def absence() -> str:
 
 
 class SharedForms:
-    """What kernels made of weights, for all sessions that are made with it: equal forms are there once."""
+    """The forms that kernels make of weights, shared by sessions that are made with it; equal forms exist once."""
 
     def __init__(self, side: Native) -> None:
         self.handle = Handle(side.release_container)
@@ -251,6 +251,6 @@ def _where(name: str, array: Array) -> tuple[bytes, int, int, Any, int, int]:
 
 
 def failure(status: object) -> str:
-    """In words, what a bound session returned."""
+    """The failure that a bound session returned, in words."""
     side = native()
     return side.words(status) if side is not None and isinstance(status, int) else str(status)

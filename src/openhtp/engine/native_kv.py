@@ -97,7 +97,7 @@ class Mirror:
             self._places[:, begin:end] = _ZERO
 
     def _changed(self, native: Bytes, now: Bytes, blocks: int) -> list[int]:
-        """Which of the first blocks are not what they were."""
+        """Which of the first blocks have changed."""
         whole = blocks // _TILE_BLOCKS if self.side is Side.KEY else blocks
         nbytes = whole * self._run_bytes
         here, there = native.ctypes.data, self._last_place
@@ -182,7 +182,7 @@ class NativeState:
     """What one run has to do around its sessions: mirrors before the first step, native outputs after the last."""
 
     def __init__(self, kv: NativeKv, name: str, arrays: Mapping[str, Array], mirrors: Mirrors | None) -> None:
-        """Without ``mirrors`` it has its own, which no other run can be using."""
+        """Without ``mirrors`` the state has its own, which no other run can be using."""
         self._kv = kv
         self._name = name
         self._index = arrays[kv.index]

@@ -287,7 +287,7 @@ def _stored(
 
 
 def _checksum(section: FileSection, stored: memoryview) -> bytes:
-    """Of what is stored, and of how data comes out of that."""
+    """The checksum of stored data, and of how constants come out of it."""
     return quick_checksum(stored) + bytes((section.record.coding, section.record.lowest))
 
 

@@ -143,7 +143,7 @@ def longest_seconds(seconds: float) -> float:
 
 
 def cuts_of(program: HtpProgram) -> Cuts:
-    """Where a program is cut. It depends on nothing but the program, so others can tell, too."""
+    """Where a program is cut. The cuts depend on the program only, so that others can compute them, too."""
     if program.source.is_dynamic:
         return Cuts()
     seconds = step_seconds(program)
@@ -168,7 +168,7 @@ def _in_strips(program: HtpProgram, step: Step) -> bool:
 
 
 def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
-    """Of the rows at which a step may be left, those that make about so many pieces of it."""
+    """The rows, among those at which a step may be left, that cut it into about so many pieces."""
     tiles = len(ends) + 1
     count = min(int(pieces), tiles)
     return tuple(ends[round(tiles * part / count) - 1] for part in range(1, count))

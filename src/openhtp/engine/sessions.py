@@ -289,7 +289,7 @@ def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
 
 
 def kept_apart(nodes: Iterable[Any], names: Collection[str]) -> frozenset[str]:
-    """Of which constants operators make a form that no other session can use."""
+    """The constants of which operators make a form that no other session can use."""
     return frozenset(
         name for node in nodes if node.op_type in _NOT_SHARING for name in node.input if name in names
     )
@@ -329,7 +329,7 @@ def _optimised_in_a_folder(lowered: Lowered, threads: int) -> tuple[ModelProto, 
 
 
 def _saving_options(threads: int, path: str) -> Any:
-    """For a session that is made to save its optimised model and never runs."""
+    """Options of a session that saves its optimised model and never runs."""
     options = session_options(threads, optimise=True)
     options.optimized_model_filepath = path
     options.add_session_config_entry(_NO_OWN_FORMS, "1")

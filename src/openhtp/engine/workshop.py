@@ -75,7 +75,7 @@ class _Busy:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """None is, in the child of a fork."""
+        """Forget all workshops, in the child of a fork."""
         self._lock = threading.Lock()
         self.count = 0
 
@@ -123,7 +123,7 @@ class Workshop:
         self._forms = None
 
     def forms(self) -> SharedForms | None:
-        """What the sessions made here share of what kernels made of weights."""
+        """The forms of weights that the sessions made here share."""
         if not self.shares_forms:
             return None
         from openhtp.engine.native import (
@@ -171,7 +171,7 @@ class Workshop:
         return [future.result() for future in futures]
 
     def _do(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
-        """Here, and on threads that have nothing else to do; over when all is.
+        """Work here and on idle threads until all is done.
 
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
         """

@@ -45,12 +45,12 @@ class Clocks:
 
     @classmethod
     def of(cls, ratios: tuple[float, float, float]) -> Clocks:
-        """From the ratios of core, HMX and bus."""
+        """Clocks with these ratios of core, HMX and bus."""
         return cls(core=ratios[0], hmx=ratios[1], bus=ratios[2])
 
     @property
     def ratios(self) -> tuple[float, float, float]:
-        """Of core, HMX and bus."""
+        """The ratios of core, HMX and bus."""
         return self.core, self.hmx, self.bus
 
     def core_mhz(self, arch: int) -> float:
@@ -84,7 +84,7 @@ class Resolved:
 
 
 def clocks_for(standing: Iterable[StandingVote]) -> Clocks:
-    """What the chip does about the votes that stand: of each clock, the highest that was asked for."""
+    """The clocks under the votes that stand: for each clock the highest vote wins."""
     return resolve(standing).clocks
 
 

@@ -25,7 +25,7 @@ PROFILE_RPC_POLLING_US = 9999
 
 
 class Idle(enum.Enum):
-    """What stands between two stages."""
+    """The votes between two stages."""
 
     RELAXED = "relaxed"
     RELEASED = "released"
@@ -69,7 +69,7 @@ class PerfProfile:
 
 
 def _lowered(low: VoltageCorner, target: VoltageCorner, sleep_latency_us: int) -> DcvsVote:
-    """What takes a vote's place: DCVS may go below the target."""
+    """A vote in which DCVS may go below the target."""
     corners = (low, target, target)
     return DcvsVote(
         power_mode=PowerMode.POWER_SAVER,

@@ -45,7 +45,7 @@ class MemoryGrant:
         domain.held[use] += nbytes
 
     def give_back(self) -> None:
-        """It is no longer held."""
+        """Give the memory back."""
         with self._ledger._lock:
             domain, self.domain = self.domain, None
             if domain is not None:
@@ -54,7 +54,7 @@ class MemoryGrant:
 
 
 class HeldMemory:
-    """What was granted together, and is given back together."""
+    """Memory that was granted together, and is given back together."""
 
     __slots__ = ("_grants",)
 
@@ -66,7 +66,7 @@ class HeldMemory:
         self._grants += more._grants
 
     def give_back(self) -> None:
-        """It is no longer held."""
+        """Give the memory back."""
         for grant in self._grants:
             grant.give_back()
 

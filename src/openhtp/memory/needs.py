@@ -28,7 +28,7 @@ class GraphNeeds:
 
     @property
     def loaded_bytes(self) -> int:
-        """What comes and goes with the graph itself."""
+        """The bytes that come and go with the graph itself."""
         return self.own_bytes + self.spill_fill_bytes + self.backup_bytes
 
 
@@ -51,7 +51,7 @@ class ContextNeeds:
 
     @property
     def largest_spill_fill(self) -> int:
-        """What one buffer must have that all graphs use in turn."""
+        """The size of one buffer that all graphs use in turn."""
         return max((graph.spill_fill_bytes for graph in self.graphs), default=0)
 
     @property
@@ -90,7 +90,7 @@ class Buffers:
         )
 
     def beside(self, graph: GraphNeeds) -> GraphNeeds:
-        """What a graph still needs beside them."""
+        """The bytes that a graph still needs beside them."""
         return replace(
             graph,
             own_bytes=graph.own_bytes if self.weights is None else 0,
@@ -126,7 +126,7 @@ def vtcm_of(info: GraphInfo, vtcm_bytes: int) -> int:
 
 
 def backup_of(info: GraphInfo, peak_bytes: int | None, vtcm_bytes: int) -> int:
-    """What a graph saves when it yields: the most that it has in VTCM at once, in whole pages.
+    """The bytes that a graph saves when it yields: the most that it has in VTCM at once, in whole pages.
 
     A graph that nobody compiled (its peak is None) may have there all that it was given.
     """
@@ -167,5 +167,5 @@ def needs_of(
 
 
 def _pages(nbytes: int) -> int:
-    """In whole pages, and at least one: a graph without data is there, too."""
+    """A size in whole pages, at least one: a graph without data is there, too."""
     return max(1, -(-nbytes // _PAGE)) * _PAGE

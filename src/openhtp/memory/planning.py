@@ -103,7 +103,7 @@ Act = Load | MapIo | Hold | LetGo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActOutcome:
-    """What came of one act: in which domain, or why not."""
+    """The result of one act: its domain, or why it failed."""
 
     act: Act
     domain: int | None
@@ -122,7 +122,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainPlan:
-    """One domain in the end."""
+    """One domain after all acts."""
 
     number: int
     limit: int

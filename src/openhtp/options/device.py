@@ -27,7 +27,7 @@ class SocName:
     python_type = "str | int"
 
     def read(self, value: object) -> str:
-        """Its name; what is unknown is refused with those that are spelled alike."""
+        """The name of a SoC; an unknown one is refused, with names that are spelled alike."""
         return find_soc(value).name  # type: ignore[arg-type]
 
 

@@ -101,7 +101,7 @@ class Message(Struct, frozen=True, kw_only=True):
     # With optrace: what happened when, and the digest of the schematic that says what was run.
     run: RunTimes | None = None
     schematic: str = ""
-    # Of what was prepared, whatever the clocks: by this the schematic of the preparation is known again.
+    # A digest of what was prepared, whatever the clocks, by which the schematic of the preparation is recognised.
     preparation: str = ""
     # Nodes of the graph behind each step, so that a pause is found again among them.
     steps: tuple[tuple[str, ...], ...] = ()

@@ -86,7 +86,7 @@ class HtpOp(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> int:
-        """Its number in reports: serial above, OpId below."""
+        """The op's number in reports: serial above, OpId below."""
         return self.serial << 32 | self.owner
 
     @property
@@ -128,7 +128,7 @@ class Schematic(Struct, frozen=True, kw_only=True):
 
     @property
     def cycles(self) -> int:
-        """From the first begin to the last end."""
+        """The cycles from the first begin to the last end."""
         ops = self.executed
         return max(op.end for op in ops) - ops[0].start if ops else 0
 
@@ -139,7 +139,7 @@ class Schematic(Struct, frozen=True, kw_only=True):
 
 
 class OpTrace(Struct, frozen=True, kw_only=True):
-    """What the log of a run tells of its ops: when they ran, at the clocks of that run. Names are the schematic's.
+    """The log of a run's ops: when they ran, at the clocks of that run. Names are the schematic's.
 
     ``schematic`` is the digest of both together.
     """
@@ -154,7 +154,7 @@ class OpTrace(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, digest: str, schematic: Schematic) -> OpTrace:
-        """What changes with the clocks."""
+        """The part of a schematic that changes with the clocks."""
         return cls(schematic=digest, **{name: getattr(schematic, name) for name in _WITH_THE_CLOCKS})
 
     def applied_to(self, schematic: Schematic) -> Schematic:
@@ -234,7 +234,7 @@ def instants(ops: Iterable[HtpOp]) -> Iterator[tuple[int, int, Sequence[HtpOp]]]
 
 
 def dominant_cycles(schematic: Schematic) -> dict[int, int]:
-    """For how many cycles each op had the say on its core."""
+    """For how many cycles each op led on its core."""
     cycles: dict[int, int] = defaultdict(int)
     for core in sorted({op.core for op in schematic.executed}):
         for stretch in dominant_path(op for op in schematic.executed if op.core == core):
