@@ -187,7 +187,7 @@ class ModelledRunner:
         self._paced = PacedSteps()
 
     def attach(self, post: Post, go_on: GoOn) -> None:
-        """On a clock that jumps, nothing happens at the same time."""
+        """Do nothing: on a clock that jumps, nothing happens at the same time."""
 
     def start(self, t: int, action: Start) -> None:
         """Take a step on; it ends a modelled time later."""
@@ -229,7 +229,7 @@ class ModelledRunner:
         return ended
 
     def soon(self, now: int) -> bool:
-        """Nothing is shared on a clock that jumps."""
+        """Do nothing: on a clock that jumps, nothing is shared."""
         return False
 
 

@@ -37,7 +37,7 @@ class TaskState(enum.Enum):
 
 
 class Cancelled(Exception):
-    """Nobody wants the result any more."""
+    """Raised where the result is not wanted any more."""
 
 
 class Task(Generic[_T]):

@@ -63,7 +63,7 @@ def _settle(node: OnnxNode, typed: TypedModel, kept: list[OnnxNode]) -> list[Onn
     outputs = _output_types(node, typed)
     typed.types.update(outputs)
     if all(0 in kind.shape for kind in outputs.values()):
-        # Of nothing everything is known.
+        # An empty tensor is known: it has no numbers.
         typed.constants.update((name, np.zeros(kind.shape, kind.dtype)) for name, kind in outputs.items())
     else:
         kept.append(node)

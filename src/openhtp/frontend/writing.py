@@ -205,7 +205,7 @@ _Step = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Of one direction: names of [size, gates x units] for sequence and state, and of the two biases."""
+    """Weights of one direction: names of [size, gates x units] for sequence and state, and of the two biases."""
 
     sequence: str
     state: str

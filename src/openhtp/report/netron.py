@@ -15,7 +15,7 @@ from openhtp.report.listing import header
 _INT32, _FLOAT32, _UINT64, _TEXT = "50", "562", "100", "1544"
 _NATIVE, _STATIC = 3, 4
 _UNKNOWN_TYPE = 0x7FFFFFFF
-# Those that Netron knows; it refuses a file with any other.
+# The types that Netron knows; it refuses a file with any other.
 _KNOWN = {
     0x0008, 0x0016, 0x0032, 0x0064, 0x0108, 0x0116, 0x0132, 0x0164, 0x0216, 0x0232, 0x0304, 0x0308,
     0x0316, 0x0332, 0x0404, 0x0408, 0x0416, 0x0432, 0x0508, 0x0608,

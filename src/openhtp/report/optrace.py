@@ -361,7 +361,7 @@ def runs_to_runtrace(schematic: Schematic, runs: Sequence[RunTimes]) -> dict[str
     events = [metadata("process_name", 0, 0, f"{schematic.graph} Runtraces")]
     origin = runs[0].received_ns if runs else 0
     lanes = _OpLanes()
-    # Those that were queued at the same time stand side by side.
+    # Executions that were queued at the same time stand side by side.
     placed = [(run, lanes.place(0, run.received_ns, run.finished_ns)) for run in runs]
     for core, lane in itertools.product(_cores_of(schematic), range(lanes.used(0))):
         tid = core * lanes.used(0) + lane

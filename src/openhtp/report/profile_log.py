@@ -63,7 +63,7 @@ def schematic_digest(schematic: Schematic) -> str:
 
 
 def preparation_digest(schematic: Schematic) -> str:
-    """By which a log knows the preparation again, whatever the clocks and the core of its runs were.
+    """A digest by which a log recognises the preparation, whatever the clocks and the core of its runs were.
 
     How many tiles and waits there are depends on the clocks, and so does not count.
     """

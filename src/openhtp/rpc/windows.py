@@ -39,7 +39,7 @@ class Window:
     path: Path
 
     def close(self) -> None:
-        """Nobody can look any more."""
+        """Close the window."""
         self.path.unlink(missing_ok=True)
         self.listener.close()
 

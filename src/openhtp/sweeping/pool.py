@@ -117,7 +117,7 @@ class LocalPool(Closeable):
         return [] if task is None else [LostTask(task.number, f"its worker ended, {cause}")]
 
     def _start_worker(self) -> _WorkerProcess:
-        """On a thread that no Ctrl-C reaches: it would leave a process that nobody ends."""
+        """Start a worker on a thread that no Ctrl-C reaches, which would leave a process that nobody ends."""
         return finish(partial(_WorkerProcess, self._study), name="openhtp-worker", discard=_WorkerProcess.end)
 
     def close(self) -> None:

@@ -118,7 +118,7 @@ class StoreFile:
 
 
 def _verify(database: sqlite3.Connection, path: Path) -> None:
-    """That it is ours, and whole; or that there is nothing in it yet."""
+    """Check that the store is ours and whole, or empty."""
     theirs, ours = _schema_of(database), _own_schema()
     if theirs and theirs != ours:
         strange = ", ".join(sorted(f"the {kind} {name!r}" for kind, name, _ in theirs - ours)[:3])

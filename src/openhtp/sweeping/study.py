@@ -137,13 +137,13 @@ class Study(Struct, frozen=True, kw_only=True):
 
     @property
     def space_constraints(self) -> tuple[StudyConstraint, ...]:
-        """Those of axes, which say what is in the space at all."""
+        """Constraints on axes, which say what is in the space at all."""
         names = {axis.name for axis in self.axes}
         return tuple(each for each in self.constraints if each.name in names)
 
     @property
     def result_constraints(self) -> tuple[StudyConstraint, ...]:
-        """Those of what is measured."""
+        """Constraints on measured numbers."""
         names = {axis.name for axis in self.axes}
         return tuple(each for each in self.constraints if each.name not in names)
 

@@ -48,7 +48,7 @@ class ToolTarget:
     op_packages: tuple[str, ...] = ()
 
     def device_options(self) -> dict[str, Any]:
-        """For ``Backend.create_device``: the command's chip before that of the config."""
+        """Options for ``Backend.create_device``: the command's chip wins over the config's."""
         options = {} if self.config is None else self.config.device_options()
         return {**options, "soc": self.soc} if self.soc else options
 

@@ -162,7 +162,7 @@ class Written(enum.Enum):
 
 
 def file_stems(names: Sequence[str]) -> dict[str, str]:
-    """For each tensor the stem of its files: its name, without what no file can be called; each only once."""
+    """The stem of each tensor's files: its name without characters that file names cannot have, made unique."""
     stems: dict[str, str] = {}
     used: set[str] = set()
     for name in names:

@@ -22,7 +22,7 @@ class Stage(enum.Enum):
 
     @property
     def exit_status(self) -> int:
-        """Of a tool that fails here."""
+        """The exit status of a tool that fails in this stage."""
         return self.value[1]
 
 

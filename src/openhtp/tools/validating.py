@@ -47,7 +47,7 @@ class BackendFinding:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """In the order of the columns."""
+        """The cells of a row, in the order of the columns."""
         return astuple(self)[: len(COLUMNS)]
 
 

@@ -73,7 +73,7 @@ def _group_norm(site: Site) -> None:
     perm = vs.channel_last(len(shape))
     scale, bias = _per_channel(site, 1), _per_channel(site, 2, added=True)
     if site.node.opset < 21:
-        # They were per group then.
+        # In those versions, scale and shift were per group.
         scales, biases = site.constant(1), site.constant(2)
         if scales is None or biases is None:
             site.refuse("its scale or bias is computed", "make them constants")

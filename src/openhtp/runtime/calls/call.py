@@ -272,5 +272,5 @@ def _send_late(call: Call, frame: bytes) -> None:
 
 
 def _never() -> QnnError | None:
-    """Nothing interrupts a call without a signal."""
+    """None: nothing interrupts a call without a signal."""
     return None

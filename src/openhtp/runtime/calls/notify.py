@@ -25,7 +25,7 @@ Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] |
 
 
 def own_niceness() -> int:
-    """That of the calling thread: on Linux each has its own."""
+    """The niceness of the calling thread: on Linux each thread has its own."""
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 

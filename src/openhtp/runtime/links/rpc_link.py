@@ -259,7 +259,7 @@ class RpcLink:
             duct.sock.close()
 
     def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """Nothing is computed in this process."""
+        """False: nothing is computed in this process."""
         return False
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:

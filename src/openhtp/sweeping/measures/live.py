@@ -34,7 +34,7 @@ class LiveRuns:
 
 
 def _numbers_of(live: LiveResult) -> dict[str, Scalar]:
-    """In the scenario's time, as if it had not been stretched."""
+    """The numbers of a run in the scenario's time, as if it had not been stretched."""
     clients = live.scenario.clients
     numbers = {client.name: number for number, client in enumerate(clients)}
     latencies: list[list[int]] = [[] for _ in clients]
