@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.dtype import DType
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -145,6 +146,11 @@ class Assembly:
         builder = GraphBuilder(self._name)
         for spec in self._tensors.values():
             if spec.name in touched or spec.kind.is_input or spec.kind.is_output:
+                if 0 in spec.shape:
+                    shape = list(spec.shape)
+                    raise UnsupportedFeature(
+                        f"value {spec.name!r} of shape {shape} has no elements; those of an HTP have at least one"
+                    )
                 builder.add_tensor(spec, self._statics.get(spec.name))
         for node in kept:
             builder.add_node(whole.call(node))

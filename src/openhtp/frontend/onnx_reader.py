@@ -171,7 +171,7 @@ class _ModelReader:
     def _constant(self, tensor: Any) -> Array:
         if tensor.data_type in _NARROW:
             self._narrow[tensor.name] = _NARROW[tensor.data_type]
-        array = _array(tensor, self._folder)
+        array = read_tensor(tensor, self._folder)
         self._weight_bytes += array.nbytes
         if self._weight_bytes > _MAX_WEIGHT_BYTES:
             raise BadModel(f"the weights take more than {bytes_in_words(_MAX_WEIGHT_BYTES)} in all")
@@ -243,7 +243,7 @@ def read_attribute(proto: Any, folder: Path | None = None) -> Any:
             f"attribute {proto.name!r} is a graph; Loop and Scan are not supported: unroll it when exporting"
         )
     if proto.type == AttributeProto.TENSOR:
-        return _array(proto.t, folder)
+        return read_tensor(proto.t, folder)
     try:
         value = helper.get_attribute_value(proto)
         if isinstance(value, bytes):
@@ -270,8 +270,8 @@ def node_reads(proto: NodeProto) -> list[str]:
     return names
 
 
-def _array(tensor: Any, folder: Path | None) -> Array:
-    """The numbers of a tensor, after checking that there are as many as its dims say."""
+def read_tensor(tensor: Any, folder: Path | None) -> Array:
+    """The numbers of a tensor of a file in ``folder``, after checking that there are as many as its dims say."""
     name = tensor.name or "constant"
     if any(size < 0 for size in tensor.dims):
         raise BadModel(f"tensor {name!r} has a negative dimension: {list(tensor.dims)}")

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core import status as st
 from openhtp.core.checks import items_of, shown, type_in_words as shown_type
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.model import ValueType
 from openhtp.frontend.onnx_reader import value_type
 from openhtp.frontend.partitioning import AssignedNode
+from openhtp.session.ort_errors import MissingInput, UnusableInput, WrongKind
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context
@@ -137,7 +139,7 @@ def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
     """The names of the outputs of a run: the given ones, or all."""
     names = list(known) if output_names is None else items_of(output_names, len(known) + 1)
     if names is None:
-        raise InvalidArgument(f"output_names is {shown(output_names)}; expected a list of names, or None")
+        raise WrongKind(f"output_names is {shown(output_names)}; expected a list of names, or None")
     for name in names:
         if not isinstance(name, str) or name not in known:
             raise InvalidArgument(f"no output is called {shown(name)}; the model has {', '.join(known)}")
@@ -147,10 +149,32 @@ def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
 def check_feed(feeds: object, required: Sequence[str]) -> None:
     """Refuse what is no mapping, or lacks a required input."""
     if not isinstance(feeds, Mapping):
-        raise InvalidArgument(f"input_feed is {shown_type(feeds)}; expected a mapping of names to arrays")
+        raise WrongKind(f"input_feed is {shown_type(feeds)}; expected a mapping of names to arrays")
     missing = [name for name in required if name not in feeds]
     if missing:
-        raise InvalidArgument(f"required inputs {missing} are missing from the feed {list(feeds)}")
+        raise MissingInput(f"Required inputs ({missing}) are missing from input feed ({list(feeds)})")
+
+
+def array_for(name: str, value: Any, dtype: np.dtype[Any]) -> Array:
+    """A fed value as an array. As in ONNX Runtime, a list gets the type that the model wants."""
+    try:
+        return np.array(value, dtype) if isinstance(value, list) else np.asarray(value)
+    except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+        raise UnusableInput(
+            f"input {name!r} cannot be made from {shown_type(value)}: {error}",
+            st.QNN_GRAPH_ERROR_INVALID_TENSOR,
+        ) from error
+
+
+def dtype_in_words(words: str) -> np.dtype[Any] | None:
+    """The numpy type of ``tensor(float)`` and its like; None of what is no tensor of numbers."""
+    name = words.removeprefix("tensor(").removesuffix(")")
+    name = {numpy: theirs for theirs, numpy in _WORDS.items()}.get(name, name)
+    try:
+        dtype: np.dtype[Any] = np.dtype(name)
+    except TypeError:
+        return None
+    return dtype if words.startswith("tensor(") and dtype.kind in "biuf" else None
 
 
 def check_fits(name: str, target: Array, result: Array | ValueType) -> None:

@@ -148,7 +148,7 @@ class PartsExecutable(Executable):
             raise WrongState("the session was closed")
         names = checked_names(output_names, [item.name for item in self.outputs])
         check_feed(feeds, [item.name for item in self.inputs])
-        return names, plain_arrays(feeds)
+        return names, plain_arrays(feeds, self.inputs)
 
     def run(self, call: RunCall) -> Results:
         """Run part after part."""

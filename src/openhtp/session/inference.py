@@ -19,22 +19,32 @@ from openhtp.core.errors import Aborted, BadModel, InvalidArgument, UnsupportedE
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze, check_dims
 from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes
+from openhtp.frontend.replacing import with_constants
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
 from openhtp.runtime.objects.modelled import StepOps
 from openhtp.runtime.objects.op_packages import PackageSource
+from openhtp.session.ep_devices import (
+    OrtEpAssignedSubgraph,
+    OrtEpDevice,
+    assigned_subgraphs,
+    ep_device,
+    host_memory,
+)
 from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
 from openhtp.session.hosts import lend_packages
 from openhtp.session.in_parts import load_in_parts
-from openhtp.session.on_cpu import CpuExecutable
+from openhtp.session.on_cpu import CpuExecutable, write_optimized
 from openhtp.session.on_htp import load_on_htp
 from openhtp.session.options import CHECK_RANGE, CPU, QNN, SessionRequest, config_entries, read_providers, soc_of
-from openhtp.session.pending import Carrier, PendingRun, engine_errors
+from openhtp.session.ort_errors import WrongKind, ort_errors, with_ort_errors
+from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import SessionRecorder
 from openhtp.session.range_check import RangeWatch
 from openhtp.session.run_adapters import apply_adapters
+from openhtp.session.session_options import constants_of
 from openhtp.session.values import (
     IOBinding,
     OrtValue,
@@ -69,6 +79,7 @@ class InferenceSession:
         [[1, 10]]
     """
 
+    @with_ort_errors
     def __init__(
         self,
         path_or_bytes: ModelSource,
@@ -88,12 +99,15 @@ class InferenceSession:
         content = model_bytes(path_or_bytes) if isinstance(path_or_bytes, ModelProto) else path_or_bytes
         source = bytes(content) if isinstance(content, bytes | bytearray | memoryview) else check_path(content)
         if sess_options is not None and not isinstance(sess_options, onnxruntime.SessionOptions):
-            raise InvalidArgument(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
+            raise WrongKind(f"sess_options is {shown(sess_options)}; expected onnxruntime.SessionOptions")
         sess_options = sess_options or onnxruntime.SessionOptions()
         names, options = read_providers(providers, provider_options)
         config = as_config(backend_config)
         self._soc = None if soc is None else find_soc(soc).name
         self._carrier = Carrier()
+        constants = constants_of(sess_options)
+        if constants and QNN in names:
+            source = with_constants(source, constants.tensors, constants.files)
         self._give_back = weakref.finalize(self, lend_packages(options.library, op_packages))
         self._start(
             SessionRequest(
@@ -119,6 +133,7 @@ class InferenceSession:
             executable = _load(request, names, power)
             try:
                 recorder = SessionRecorder(request, executable, begin_ns)
+                write_optimized(request, executable)
             except BaseException:
                 executable.close()
                 raise
@@ -144,6 +159,16 @@ class InferenceSession:
         """Names and types of the nodes that each step of a profile computes, for every part; empty on the CPU."""
         return self._recorder.step_ops
 
+    @with_ort_errors
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """ONNX Runtime's words for ``get_partition``; the session options must ask for it."""
+        return assigned_subgraphs(self._request.sess_options, self._executable.assigned)
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """The device that each input goes to."""
+        return [ep_device(self._providers[0]) for _ in self._executable.inputs]
+
+    @with_ort_errors
     def set_providers(
         self,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
@@ -165,6 +190,14 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         """What ``run`` returns."""
         return list(self._executable.outputs)
+
+    def get_input_memory_infos(self) -> list[Any]:
+        """The memory that each input is read from: the program's own, which values may share with the device."""
+        return [host_memory() for _ in self._executable.inputs]
+
+    def get_output_memory_infos(self) -> list[Any]:
+        """The memory that each output is written to."""
+        return [host_memory() for _ in self._executable.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """An empty list: constants are compiled in."""
@@ -196,12 +229,14 @@ class InferenceSession:
         run_options: Any = None,
     ) -> Results:
         """Run once; returns the named outputs, or all."""
-        check_run_options(run_options)
-        names, feeds = self._executable.checked(output_names, input_feed)
-        results = self._run(names, feeds, run_options, {})
+        with ort_errors:
+            check_run_options(run_options)
+            names, feeds = self._executable.checked(output_names, input_feed)
+            results = self._run(names, feeds, run_options, {})
         self._watch.look(input_feed, names, results)
         return results
 
+    @with_ort_errors
     def run_async(
         self,
         output_names: Sequence[str] | None,
@@ -218,13 +253,12 @@ class InferenceSession:
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
         names, feeds = self._executable.checked(output_names, input_feed)
-        with engine_errors:
-            if run_options is not None:
-                apply_adapters(run_options, self._executable.graphs)
-            profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-            call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
-            noted = functools.partial(self._recorder.note, profile, begin_ns)
-            pending = self._executable.queue(call, self._carrier, noted)
+        if run_options is not None:
+            apply_adapters(run_options, self._executable.graphs)
+        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
+        noted = functools.partial(self._recorder.note, profile, begin_ns)
+        pending = self._executable.queue(call, self._carrier, noted)
         self._watch.follow(pending, input_feed, names)
         if callback is not None:
             pending.add_done_callback(lambda run: _notify(run, callback, user_data))
@@ -240,10 +274,26 @@ class InferenceSession:
         results = self.run(output_names, input_dict_ort_values, run_options)
         return [OrtValue(result) for result in results]
 
+    @with_ort_errors
+    def run_with_ortvaluevector(
+        self,
+        run_options: Any,
+        feed_names: Sequence[str],
+        feeds: Any,
+        fetch_names: Sequence[str],
+        fetches: Any,
+        fetch_devices: Any = None,
+    ) -> None:
+        """Run once on ONNX Runtime's own values, and put those of the outputs into ``fetches``."""
+        arrays = {name: feeds[number].numpy() for number, name in enumerate(feed_names)}
+        for result in self.run(fetch_names, arrays, run_options):
+            fetches.push_back(OrtValue(result)._get_c_value())
+
     def io_binding(self) -> IOBinding:
         """Inputs and outputs to be named once, for ``run_with_iobinding``."""
         return IOBinding(self)
 
+    @with_ort_errors
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run once on the bound values. Values in registered memory are read and written where they lie."""
         check_run_options(run_options)
@@ -256,6 +306,7 @@ class InferenceSession:
         results = self._run(names, feeds, run_options, targets)
         take_results(iobinding, dict(zip(names, results, strict=True)))
 
+    @with_ort_errors
     def create_ortvalue_from_shape_and_type(
         self, shape: Sequence[int], element_type: Any, device_type: str = "npu", device_id: int = 0
     ) -> OrtValue:
@@ -290,12 +341,11 @@ class InferenceSession:
         self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
     ) -> Results:
         """Run once and wait; the names and feeds are checked."""
-        with engine_errors:
-            if run_options is not None:
-                apply_adapters(run_options, self._executable.graphs)
-            profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-            call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
-            results = self._executable.run(call)
+        if run_options is not None:
+            apply_adapters(run_options, self._executable.graphs)
+        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
+        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
+        results = self._executable.run(call)
         self._recorder.note(profile, begin_ns)
         return results
 
@@ -329,7 +379,7 @@ def check_run_options(run_options: object) -> None:
     if run_options is None:
         return
     if not isinstance(run_options, onnxruntime.RunOptions):
-        raise InvalidArgument(f"run_options is {shown(run_options)}; expected onnxruntime.RunOptions, or None")
+        raise WrongKind(f"run_options is {shown(run_options)}; expected onnxruntime.RunOptions, or None")
     if run_options.terminate:
         raise Aborted("the run was not begun: terminate is set in its run_options")
 

@@ -45,6 +45,21 @@ def cpu_session(source: bytes | Path, options: Any) -> Any:
         raise BadModel(f"ONNX Runtime cannot take the model: {error}") from error
 
 
+def write_optimized(request: SessionRequest, executable: Executable) -> None:
+    """Write the file that ``optimized_model_filepath`` asks for, where no session of ONNX Runtime has done so.
+
+    The file is ONNX Runtime's optimized model for a CPU: what an HTP runs is no ONNX model.
+    """
+    options = request.sess_options
+    if not options.optimized_model_filepath or isinstance(executable, CpuExecutable):
+        return
+    profiled, options.enable_profiling = options.enable_profiling, False
+    try:
+        cpu_session(request.source, options)
+    finally:
+        options.enable_profiling = profiled
+
+
 class CpuExecutable(Executable):
     """A whole model on ONNX Runtime, which loads it, checks its feeds, runs and profiles it."""
 
@@ -58,6 +73,8 @@ class CpuExecutable(Executable):
             [NodeArg(item.name, item.type, list(item.shape)) for item in items]
             for items in (self._session.get_inputs(), self._session.get_outputs())
         )
+        optional = {item.name for item in self._session.get_inputs() if item.type.startswith("optional(")}
+        self._required = [item.name for item in self.inputs if item.name not in optional]
         theirs = self._session.get_modelmeta()
         self.metadata = ModelMetadata(**{name: getattr(theirs, name) for name in ModelMetadata.__slots__})
 
@@ -74,8 +91,8 @@ class CpuExecutable(Executable):
 
     def checked(self, output_names: Any, feeds: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Names and feeds as they are: ONNX Runtime checks them."""
-        check_feed(feeds, ())
-        return output_names, plain_arrays(feeds)
+        check_feed(feeds, self._required)
+        return output_names, plain_arrays(feeds, self.inputs)
 
     def run(self, call: RunCall) -> Results:
         """Run once and wait."""

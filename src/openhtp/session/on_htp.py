@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
-from openhtp.core.checks import shown, type_in_words as shown_type
+from openhtp.core.checks import shown
 from openhtp.core.errors import BadModel, InvalidArgument, WrongState
 from openhtp.frontend.model import OnnxModel, ValueType
 from openhtp.frontend.onnx_import import Imported, import_typed
@@ -44,6 +44,7 @@ from openhtp.session.executable import (
     ModelMetadata,
     Results,
     RunCall,
+    array_for,
     check_feed,
     check_fits,
     checked_names,
@@ -212,13 +213,7 @@ class HtpExecutable(Executable):
                 f"no input is called {shown(name)}; the model has {', '.join(self.input_types)}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-            raise InvalidArgument(
-                f"input {name!r} cannot be made from {shown_type(value)}: {error}",
-                st.QNN_GRAPH_ERROR_INVALID_TENSOR,
-            ) from error
+        array = array_for(name, value, kind.dtype)
         if array.dtype != kind.dtype or array.shape != kind.shape:
             raise InvalidArgument(
                 f"input {name!r} is {array.dtype}{list(array.shape)}; expected {kind.dtype}{list(kind.shape)}",

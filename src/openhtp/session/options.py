@@ -19,6 +19,7 @@ from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.options import PROVIDER, ContextOrigin
+from openhtp.session.ort_errors import UnknownProvider
 
 log = logging.getLogger(__name__)
 
@@ -170,13 +171,18 @@ def read_providers(
     for item, beside in zip(wanted, options_of, strict=True):
         name, own = item if isinstance(item, tuple) and len(item) == 2 else (item, beside)
         if not isinstance(name, str) or name not in (QNN, CPU):
-            raise InvalidArgument(f"provider {shown(name)} is unknown; expected {QNN} or {CPU}")
+            if name in onnxruntime.get_all_providers():
+                log.warning(
+                    "provider %s is not available here, so it is left out; there are %s, %s", name, QNN, CPU
+                )
+                continue
+            raise UnknownProvider(f"Unknown Provider Type: {shown(name)[1:-1]}; expected {QNN} or {CPU}")
         if not isinstance(own, Mapping):
             raise InvalidArgument(f"the options of {name} are {shown(own)}; expected a mapping")
         names.append(name)
         if name == QNN:
             options = own
-    return names, check_options(options)
+    return names or [CPU], check_options(options)
 
 
 def check_options(options: Mapping[str, Any]) -> ProviderOptions:

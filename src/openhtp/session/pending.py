@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -12,52 +13,21 @@ from typing import Any
 import numpy as np
 
 from openhtp.core import status as st
-from openhtp.core.errors import Aborted, DeviceLost, ExecutionError, QnnError, QueueFull
+from openhtp.core.errors import Aborted, ExecutionError, QnnError, QueueFull
 from openhtp.core.latches import Promise
 from openhtp.core.threads import Errands
-from openhtp.engine.onnxruntime import part
 from openhtp.runtime.calls.execution import Execution, Outputs
 from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import AtOnce
 from openhtp.session.executable import Results, RunCall
+from openhtp.session.ort_errors import as_ort_error, ort_errors
 from openhtp.session.profiling import AnyProfile
 
 log = logging.getLogger(__name__)
 
 Collect = Callable[[Outputs], Results]
-_state = part("capi.onnxruntime_pybind11_state")
-
-
-class SessionLost(DeviceLost, _state.EngineError):  # type: ignore[misc, name-defined]
-    """A session's device process went away; ONNX Runtime's QNN provider reports that as ENGINE_ERROR.
-
-    Create the session again.
-    """
-
-    @classmethod
-    def of(cls, error: DeviceLost) -> SessionLost:
-        """The loss of a device as an error of ONNX Runtime."""
-        lost = cls(error.message, error.status)
-        lost.context, lost.where = error.context, error.where
-        return lost
-
-
-class EngineErrors:
-    """Turns a loss of the device in its body into an engine error of ONNX Runtime. Every run is such a body."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceLost) and not isinstance(error, SessionLost):
-            raise SessionLost.of(error) from error
-
-
-engine_errors = EngineErrors()
 
 
 class PendingRun:
@@ -90,20 +60,20 @@ class PendingRun:
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        with engine_errors:
+        with ort_errors:
             return self._collect(self._run.result(timeout))
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
         error = self._run.exception(timeout)
-        return SessionLost.of(error) if isinstance(error, DeviceLost) else error
+        return None if error is None else as_ort_error(error)
 
     def add_done_callback(self, function: Callable[[PendingRun], object]) -> None:
         """Call ``function(self)`` once it is over, on the thread that ends it."""
         self._run.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        with engine_errors:
+        with ort_errors:
             return self._collect((yield from self._run.__await__()))
 
     def __repr__(self) -> str:
@@ -221,7 +191,7 @@ class Carrier:
         ``noted`` is called before the run ends.
         """
         run = CarriedRun()
-        copied = replace(call, feeds={name: np.array(array) for name, array in call.feeds.items()})
+        copied = replace(call, feeds={name: _snapshot(fed) for name, fed in call.feeds.items()})
 
         def results() -> Results:
             outputs = work(copied)
@@ -241,6 +211,11 @@ class Carrier:
                 self._waiting.discard(task)
 
         self._errands.post(carried)
+
+
+def _snapshot(fed: Any) -> Any:
+    """What was fed, as it is now; ONNX Runtime's own values stay where they are."""
+    return copy.deepcopy(fed) if isinstance(fed, np.ndarray | list | dict) else fed
 
 
 def _on_event_loop() -> bool:

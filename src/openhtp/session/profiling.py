@@ -203,7 +203,9 @@ class EventFile:
         """Write the file; events that come later are dropped."""
         if self._is_open:
             self._is_open = False
-            Path(self.path).write_text(json.dumps(self._events, indent=0), encoding="utf-8")
+            # One event a line, as ONNX Runtime writes them.
+            lines = ",\n".join(json.dumps(event) for event in self._events)
+            Path(self.path).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 class SessionRecorder:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openhtp.core.errors import BadBinary, InvalidArgument
+from openhtp.core.errors import BadBinary, InvalidArgument, UnsupportedFeature
 from openhtp.core.files import read_file
 from openhtp.core.units import GIB, KIB
 from openhtp.session.options import run_entry
+from openhtp.session.session_options import RunOptions
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.graph import Graph
@@ -26,6 +27,10 @@ _MOST_SECTION_BYTES = 4 * GIB
 def apply_adapters(run_options: Any, graphs: Sequence[Graph | None]) -> None:
     """Apply the adapters that run options name to graphs of a session; all are read before any is applied."""
     path = run_entry(run_options, (LORA_CONFIG,))
+    if isinstance(run_options, RunOptions) and run_options.has_adapters and any(graphs):
+        raise UnsupportedFeature(
+            f"run_options have an adapter of ONNX Runtime's; a graph on the HTP takes adapters by {LORA_CONFIG}"
+        )
     if path is None:
         return
     by_name = {graph.name: graph for graph in graphs if graph is not None}

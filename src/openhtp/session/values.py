@@ -22,10 +22,12 @@ from openhtp.core.checks import items_of, shown, type_in_words as shown_type, wh
 from openhtp.core.errors import InvalidArgument, OutOfMemory, QnnError, WrongState
 from openhtp.core.units import bytes_in_words
 from openhtp.engine.onnx_graph import onnx_type
+from openhtp.engine.onnxruntime import onnxruntime, part
 from openhtp.frontend.onnx_reader import value_type
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.mem import Mem
-from openhtp.session.executable import Array, check_fits, type_in_words
+from openhtp.session.executable import Array, NodeArg, array_for, check_fits, dtype_in_words, type_in_words
+from openhtp.session.ort_errors import WrongKind, with_ort_errors
 
 if TYPE_CHECKING:
     from openhtp.session.executable import Executable
@@ -47,17 +49,54 @@ class OrtValue:
         self._mem: Mem | None = None
 
     @classmethod
+    @with_ort_errors
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, /, device_type: str = CPU, device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
         """A tensor on the array itself, or for ``npu`` on a copy of it."""
         if not isinstance(numpy_obj, np.ndarray):
-            raise InvalidArgument(f"numpy_obj is {shown_type(numpy_obj)}; expected a numpy array")
+            raise WrongKind(f"numpy_obj is {shown_type(numpy_obj)}; expected a numpy array")
         if check_device(device_type, device_id) == CPU:
             return cls(numpy_obj)
         return cls(np.array(numpy_obj, order="C"), movable=True)
 
     @classmethod
+    @with_ort_errors
+    def ortvalue_from_numpy_with_onnx_type(cls, data: Array, onnx_element_type: int) -> OrtValue:
+        """A tensor on the bytes of an array, with another type of the same size: bfloat16 on uint16, say."""
+        value = cls.ortvalue_from_numpy(data)
+        dtype = element_dtype(onnx_element_type)
+        if dtype.itemsize != data.itemsize:
+            raise InvalidArgument(
+                f"onnx_element_type {onnx_element_type} is {dtype} of {dtype.itemsize} bytes; the array's elements"
+                f" have {data.itemsize}"
+            )
+        value._array = value._array.view(dtype)
+        return value
+
+    @classmethod
+    @with_ort_errors
+    def from_dlpack(cls, data: Any) -> OrtValue:
+        """A tensor on the memory of another library's, given as that tensor or as its DLPack capsule."""
+        source = data if hasattr(data, "__dlpack__") else _DlpackCapsule(data)
+        try:
+            return cls(np.from_dlpack(source))
+        except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as error:
+            raise WrongKind(f"data is {shown_type(data)} that DLPack cannot hand over: {error}") from error
+
+    @classmethod
+    @with_ort_errors
+    def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> OrtValue:
+        """A value that holds ONNX Runtime's sparse tensor; models with sparse inputs run on its CPU kernels."""
+        try:
+            theirs = onnxruntime.OrtValue.ort_value_from_sparse_tensor(sparse_tensor)
+        except (AttributeError, TypeError) as error:
+            kind = shown_type(sparse_tensor)
+            raise WrongKind(f"sparse_tensor is {kind}; expected openhtp.ort.SparseTensor") from error
+        return ForeignValue(theirs)
+
+    @classmethod
+    @with_ort_errors
     def ortvalue_from_shape_and_type(
         cls,
         shape: Sequence[int],
@@ -85,6 +124,33 @@ class OrtValue:
         self._movable = False
         return self._array
 
+    def plain(self) -> Any:
+        """What ONNX Runtime takes in its place."""
+        return self.numpy()
+
+    @property
+    def _ortvalue(self) -> Any:
+        """ONNX Runtime's own value on the same memory, under the name that it has there."""
+        return self._get_c_value()
+
+    def _get_c_value(self) -> Any:
+        return self.in_ort()._ortvalue
+
+    def in_ort(self) -> Any:
+        """ONNX Runtime's own ``OrtValue`` on the same memory."""
+        return onnxruntime.OrtValue.ortvalue_from_numpy(self.numpy())
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.numpy().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, number = self.numpy().__dlpack_device__()
+        return int(kind), int(number)
+
+    def as_sparse_tensor(self) -> Any:
+        """Refused: this value is dense."""
+        raise InvalidArgument(f"the value is a {self.data_type()}, no sparse tensor")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
@@ -92,6 +158,7 @@ class OrtValue:
         """The address of its first element."""
         return int(self.numpy().ctypes.data)
 
+    @with_ort_errors
     def update_inplace(self, np_arr: Array) -> None:
         """Overwrite the tensor with an array of the same shape and type."""
         content = np.asarray(np_arr)
@@ -142,14 +209,81 @@ class OrtValue:
         return f"<OrtValue {self.data_type()}{self.shape()} on {self.device_name()}>"
 
 
+class _DlpackCapsule:
+    """A DLPack capsule as an object that numpy takes; capsules say nothing of their device but CPU is."""
+
+    def __init__(self, capsule: Any) -> None:
+        if type(capsule).__name__ != "PyCapsule":
+            raise WrongKind(f"data is {shown_type(capsule)}; expected a DLPack capsule or what makes one")
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class ForeignValue(OrtValue):
+    """A value of ONNX Runtime's that is no dense tensor; only models on its CPU kernels can take it."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+        super().__init__(np.empty(0, np.uint8))
+
+    def plain(self) -> Any:
+        """ONNX Runtime's own value."""
+        return self._theirs
+
+    def in_ort(self) -> Any:
+        """ONNX Runtime's own ``OrtValue``."""
+        return self._theirs
+
+    @with_ort_errors
+    def numpy(self) -> Array:
+        """Refused: there is no array behind it."""
+        raise InvalidArgument(f"the value is a {self.data_type()}; only a dense tensor is an array")
+
+    def as_sparse_tensor(self) -> Any:
+        """The sparse tensor."""
+        return self._theirs.as_sparse_tensor()
+
+    def shape(self) -> list[int]:
+        """Sizes of the dense tensor that it stands for."""
+        return list(self._theirs.as_sparse_tensor().dense_shape())
+
+    def data_type(self) -> str:
+        """``sparse_tensor(float)`` and its like."""
+        return str(self._theirs.data_type())
+
+    def element_type(self) -> int:
+        """The number of its ONNX type."""
+        return int(self._theirs.element_type())
+
+    def is_tensor(self) -> bool:
+        """Never."""
+        return False
+
+    def is_sparse_tensor(self) -> bool:
+        """Always."""
+        return True
+
+
 def array_of(value: OrtValue) -> Array:
     """The tensor as an array; unlike ``numpy()``, this leaves the value free to move."""
     return value._array
 
 
-def plain_arrays(feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Feeds for ONNX Runtime, which does not know our values."""
-    return {name: np.asarray(value) if isinstance(value, OrtValue) else value for name, value in feeds.items()}
+def plain_arrays(feeds: Mapping[str, Any], inputs: Sequence[NodeArg]) -> dict[str, Any]:
+    """Feeds for ONNX Runtime, which does not know our values; lists for tensors become arrays of their type."""
+    dtypes = {item.name: dtype_in_words(item.type) for item in inputs}
+    return {name: _plain(name, value, dtypes.get(name)) for name, value in feeds.items()}
+
+
+def _plain(name: str, value: Any, dtype: np.dtype[Any] | None) -> Any:
+    if isinstance(value, OrtValue):
+        return value.plain()
+    return array_for(name, value, dtype) if isinstance(value, list) and dtype is not None else value
 
 
 def move_to(value: OrtValue, context: Context | None) -> None:
@@ -220,10 +354,12 @@ class IOBinding:
         # None: room is made when the shape is known.
         self._outputs: dict[str, OrtValue | None] = {}
 
+    @with_ort_errors
     def bind_cpu_input(self, name: str, arr_on_cpu: npt.ArrayLike) -> None:
         """Read an input from an array, as it is when a run begins."""
         self._bind_input(name, OrtValue(np.asarray(arr_on_cpu)))
 
+    @with_ort_errors
     def bind_input(
         self,
         name: str,
@@ -237,10 +373,12 @@ class IOBinding:
         check_device(device_type, device_id)
         self._bind_input(name, OrtValue(array_at(buffer_ptr, shape, element_type, name)))
 
+    @with_ort_errors
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Read an input from a value."""
         self._bind_input(name, _checked_value(name, ortvalue))
 
+    @with_ort_errors
     def bind_output(
         self,
         name: str,
@@ -259,6 +397,7 @@ class IOBinding:
             raise InvalidArgument(f"output {name!r} has a buffer_ptr; give its element_type and shape as well")
         self._bind_output(name, OrtValue(array_at(buffer_ptr, shape, element_type, name)))
 
+    @with_ort_errors
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Write an output to a value."""
         self._bind_output(name, _checked_value(name, ortvalue))
@@ -269,12 +408,20 @@ class IOBinding:
     def synchronize_outputs(self) -> None:
         """Do nothing: a run returns when its outputs are there."""
 
+    @with_ort_errors
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the last run, in the order in which they were bound."""
         missing = [name for name, value in self._outputs.items() if value is None]
         if missing:
             raise WrongState(f"outputs {missing} are not there yet; run_with_iobinding makes them")
         return [value for value in self._outputs.values() if value is not None]
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """The outputs of the last run as ONNX Runtime's own values."""
+        vector = part("capi.onnxruntime_pybind11_state").OrtValueVector()
+        for value in self.get_outputs():
+            vector.push_back(value._get_c_value())
+        return vector
 
     def copy_outputs_to_cpu(self) -> list[Array]:
         """Copies of the outputs of the last run."""
@@ -349,5 +496,5 @@ def _check_name(name: object, kind: str, known: list[str]) -> None:
 
 def _checked_value(name: str, value: object) -> OrtValue:
     if not isinstance(value, OrtValue):
-        raise InvalidArgument(f"the value for {name!r} is {shown_type(value)}; expected openhtp.ort.OrtValue")
+        raise WrongKind(f"the value for {name!r} is {shown_type(value)}; expected openhtp.ort.OrtValue")
     return value

@@ -8,26 +8,54 @@ from __future__ import annotations
 
 from openhtp.engine.onnxruntime import onnxruntime as _runtime
 from openhtp.session import InferenceSession, IOBinding, ModelMetadata, NodeArg, OrtValue, PendingRun
+from openhtp.session.ep_devices import (
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpDevice,
+    OrtHardwareDevice,
+    get_ep_devices,
+)
 from openhtp.session.options import CPU as _CPU, QNN as _QNN
+from openhtp.session.session_options import RunOptions, SessionOptions
 
 __all__ = [
+    "AdapterFormat",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
+    "LoraAdapter",
     "ModelMetadata",
     "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph",
+    "OrtEpDevice",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
     "OrtValue",
     "PendingRun",
     "RunOptions",
     "SessionOptions",
+    "SparseTensor",
     "__version__",
+    "create_and_register_allocator",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
+    "get_ep_devices",
     "get_version_string",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
@@ -36,13 +64,26 @@ __all__ = [
 
 __version__: str = _runtime.__version__
 
+AdapterFormat = _runtime.AdapterFormat
 ExecutionMode = _runtime.ExecutionMode
 ExecutionOrder = _runtime.ExecutionOrder
 GraphOptimizationLevel = _runtime.GraphOptimizationLevel
-RunOptions = _runtime.RunOptions
-SessionOptions = _runtime.SessionOptions
+LoraAdapter = _runtime.LoraAdapter
+OrtAllocatorType = _runtime.OrtAllocatorType
+OrtArenaCfg = _runtime.OrtArenaCfg
+OrtDevice = _runtime.OrtDevice
+OrtDeviceMemoryType = _runtime.OrtDeviceMemoryType
+OrtDeviceVendorId = _runtime.OrtDeviceVendorId
+OrtMemoryInfoDeviceType = _runtime.OrtMemoryInfoDeviceType
+OrtHardwareDeviceType = _runtime.OrtHardwareDeviceType
+OrtMemType = _runtime.OrtMemType
+OrtMemoryInfo = _runtime.OrtMemoryInfo
+OrtSparseFormat = _runtime.OrtSparseFormat
+SparseTensor = _runtime.SparseTensor
+create_and_register_allocator = _runtime.create_and_register_allocator
 disable_telemetry_events = _runtime.disable_telemetry_events
 enable_telemetry_events = _runtime.enable_telemetry_events
+get_build_info = _runtime.get_build_info
 get_version_string = _runtime.get_version_string
 set_default_logger_severity = _runtime.set_default_logger_severity
 set_default_logger_verbosity = _runtime.set_default_logger_verbosity
