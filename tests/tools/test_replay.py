@@ -21,6 +21,7 @@ from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.runtime.objects.graph import Graph
 from openhtp.testing import hold, inject, release
 from openhtp.tools.replay import Tolerance, replay
+from tests.capi.c_programs import can_load_python, host_environment
 from tests.conftest import ramp, relu_graph
 from tests.tools.conftest import run
 
@@ -270,3 +271,60 @@ def test_damage_anywhere_is_an_error_of_ours_or_a_difference(recording: Path, da
     (folder / "params.bin").write_bytes((recording / "params.bin").read_bytes())
     with contextlib.suppress(QnnError):
         again(folder)
+
+
+def compiled_source(folder: Path) -> Path:
+    """The C program of a recording, compiled with nothing but what is in the recording."""
+    flags = ["-std=gnu17", "-O0", "-Wall", "-Wno-unused-function", "-Werror"]
+    command = ["gcc", *flags, "-o", "replay", "saver_output.c", "-ldl", "-lm"]
+    subprocess.run(command, check=True, cwd=folder)
+    return folder / "replay"
+
+
+@pytest.mark.skipif(not can_load_python(), reason="this Python has no shared library")
+def test_calls_are_saved_as_a_c_program(tmp_path: Path) -> None:
+    """It needs no headers of the vendor's, runs on our library, and sees an output that is another."""
+    folder = tmp_path / "rec"
+    with saved(folder), htp.Backend() as backend, backend.create_device(soc="SM8550") as device:
+        program(device)
+    command = [str(compiled_source(folder)), htp.backend_path()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=host_environment(), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("12 numbers, at most 0 off") == 9
+    assert done.stdout.endswith("0 differences\n")
+    last = [call for call in calls_in(folder) if call["call"] == "executionEnded"][-1]["outputs"]["y"]
+    with (folder / "params.bin").open("r+b") as data:
+        data.seek(last["offset"])
+        byte = data.read(1)[0]
+        data.seek(last["offset"])
+        data.write(bytes([byte ^ 0x40]))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=host_environment(), check=False)
+    assert done.returncode == 1
+    assert "too far" in done.stdout
+
+
+def test_the_c_program_of_an_older_recording(tmp_path: Path) -> None:
+    folder = tmp_path / "rec"
+    with saved(folder), htp.Backend() as backend, backend.create_device(soc="SM8550") as device:
+        relu_graph(device.create_context()).execute(X)
+    written = (folder / "saver_output.c").read_text()
+    (folder / "saver_output.c").unlink()
+    done = run("replay", str(folder), "--source", str(folder / "saver_output.c"))
+    assert done.exit_code == 0, done.output
+    assert (folder / "saver_output.c").read_text() == written
+    assert "SM8550" not in written  # chips have numbers
+    compiled_source(folder)
+
+
+def test_names_of_a_recording_are_only_text_in_its_c_program(tmp_path: Path) -> None:
+    folder = tmp_path / "rec"
+    hostile = 'x"); system("true"); /* \\ */ //\n??/'
+    with saved(folder), htp.Backend() as backend, backend.create_device(host="thread") as device:
+        graph = device.create_context().create_graph(hostile)
+        graph.add_tensor(hostile, (1, 8), "float32", kind="app_write")
+        graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+        graph.add_node("Relu", name=hostile, inputs=[hostile], outputs=["y"])
+        graph.finalize()
+    text = (folder / "saver_output.c").read_text()
+    assert 'system("' not in text
+    compiled_source(folder)

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
-from openhtp.cli._terminal import JsonFile, TextTable, say, show, write_json
+from openhtp.cli._terminal import JsonFile, TextTable, say, show, write_file, write_json
 from openhtp.tools.models import library_of
-from openhtp.tools.replay import Compared, ReplayResult, Tolerance, replay as make_again
+from openhtp.tools.replay import Compared, ReplayResult, Tolerance, replay as make_again, source_of
 
 _SHOWN = 20
 
@@ -26,11 +26,18 @@ def replay(
         float,
         typer.Option("--max_share", min=0.0, help="How far floats may be, in parts of the largest."),
     ] = 0.01,
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Write the calls as a C program here, and make none of them.")
+    ] = None,
     log_level: opt.LogLevel = None,
     json_file: JsonFile = None,
 ) -> None:
     """Make saved calls again. Exit status 1 if a call is answered otherwise, or an output is too far off."""
     with opt.tool_errors(), opt.logged(log_level):
+        if source is not None:
+            write_file(source, source_of(recording))
+            write_json(json_file, {"source": str(source)})
+            return
         tolerance = Tolerance(steps=max_steps, share=max_share)
         with opt.progress() as tell:
             outcome = make_again(recording, library_of(backend), tolerance, tell)

@@ -21,6 +21,7 @@ from openhtp.core.files import open_file, read_file
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.units import GIB, MIB
 from openhtp.records import calls as cs
+from openhtp.report.c_source import c_source
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.context import Context
@@ -208,6 +209,12 @@ def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) ->
             player.make(call)
         player.drain()
     return player.outcome
+
+
+def source_of(path: Path) -> str:
+    """A recording as a C program. Raises FormatError, with the line, for what is none."""
+    saved = SavedCalls(path)
+    return c_source(saved.calls(), saved.blob)
 
 
 class _Player:

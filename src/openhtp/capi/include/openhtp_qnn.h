@@ -20,7 +20,11 @@ enum { QNN_CONTEXT_PRIORITY = 1, QNN_CONTEXT_QUEUE_DEPTH = 4 };
 typedef struct { float scale; int32_t offset; } qnn_scale_offset;
 typedef struct {
     uint32_t defined, encoding;
-    union { qnn_scale_offset plain; uint64_t room[4]; } of;
+    union {
+        qnn_scale_offset plain;
+        struct { int32_t axis; uint32_t count; qnn_scale_offset *each; } axis;
+        uint64_t room[4];
+    } of;
 } qnn_quantization;
 typedef struct {
     uint32_t version, pad, id;
@@ -43,6 +47,15 @@ typedef struct {
     uint32_t n_outputs;
     qnn_tensor *outputs;
 } qnn_op;
+/* A parameter of an operation: kind 0 is a scalar, kind 1 a static tensor that was created before. */
+typedef struct {
+    uint32_t kind;
+    const char *name;
+    union {
+        struct { uint32_t type, pad; union { float f32; int32_t i32; uint32_t u32; uint8_t flag; uint64_t raw; }; } scalar;
+        qnn_tensor tensor;
+    };
+} qnn_param;
 typedef struct {
     uint32_t option;
     union { void *custom; uint32_t number; uint64_t wide; struct { uint32_t type, depth; } queue; } of;
@@ -50,6 +63,7 @@ typedef struct {
 typedef void (*qnn_notify)(void *param, qnn_code status);
 
 _Static_assert(sizeof(qnn_tensor) == 144 && sizeof(qnn_op) == 80 && sizeof(qnn_config) == 16, "layouts");
+_Static_assert(sizeof(qnn_param) == 160, "layouts");
 
 /* The functions, by their places in the interface. */
 typedef struct {
@@ -100,6 +114,15 @@ static inline const qnn_functions *qnn_load(const char *path)
         exit(1);
     }
     return (const qnn_functions *)((void **)list[0] + 5); /* behind its id, name and versions */
+}
+
+/* A tensor with its data at an address, for an execution. */
+static inline qnn_tensor qnn_with(qnn_tensor tensor, void *data, uint32_t size)
+{
+    tensor.raw.data = data;
+    tensor.raw.size = size;
+    tensor.mem_type = 0;
+    return tensor;
 }
 
 /* Ends the program unless a call succeeded. */

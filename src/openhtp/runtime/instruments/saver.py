@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from importlib import resources
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.checks import shown
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.version import VERSION
 from openhtp.records import calls as cs
+from openhtp.report.c_source import HEADER_NAME, SOURCE_NAME, c_source
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,25 @@ class Saver:
         with self._lock:
             self._lines.close()
             self._data.close()
+            self.write_source()
+
+    def write_source(self) -> None:
+        """Write what was called so far as a C program, too, with the declarations that it needs."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            lines = (self.folder / cs.CALLS_NAME).read_bytes().splitlines()
+            text = c_source((cs.decode_call(line) for line in lines), self._bytes)
+            (self.folder / SOURCE_NAME).write_text(text)
+            header = resources.files("openhtp").joinpath("capi", "include", HEADER_NAME)
+            (self.folder / HEADER_NAME).write_bytes(header.read_bytes())
+        except (OSError, QnnError) as error:
+            log.error("the calls in %r could not be written as C: %s", str(self.folder), error)
+
+    def _bytes(self, stored: cs.StoredArray) -> bytes:
+        with (self.folder / cs.DATA_NAME).open("rb") as data:
+            data.seek(stored.offset)
+            return data.read(stored.nbytes)
 
     # Objects
 

@@ -334,6 +334,8 @@ class _SaverHooks:
         proceed(thing, **options)
         if number is not None:  # written after the objects that were freed with it
             self._saver.write(cs.Free(object=number))
+            if isinstance(thing, Backend):  # most likely the program's end, which may be without a farewell
+                self._saver.write_source()
 
     def entry_answered(self, proceed: Hook, news: News, name: str, status: int) -> None:
         proceed(news, name, status)
