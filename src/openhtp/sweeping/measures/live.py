@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from openhtp.core.enumerations import Outcome
-from openhtp.core.errors import QnnError
 from openhtp.planning.live import LiveResult, run_live
 from openhtp.records.phases import phases_of
-from openhtp.sweeping.measures import Measure, Measured
-from openhtp.sweeping.measures.plan import AXES, CLIENT_NUMBERS, FAMILIES, Scenarios, deadline_numbers, files_of
-from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+from openhtp.sweeping.measures import Measure
+from openhtp.sweeping.measures.plan import AXES, CLIENT_NUMBERS, FAMILIES, Plans, deadline_numbers, files_of
+from openhtp.sweeping.study import Objective, Scalar, Values
 
 
-class LiveRuns:
-    """Runs points on devices of their own."""
+class LiveRuns(Plans):
+    """Measures scenarios by running them on devices of their own."""
 
-    def __init__(self, study: Study, files: Files) -> None:
-        self._scenarios = Scenarios(study, files)
-
-    def run(self, points: Sequence[Values]) -> list[Measured]:
-        """Run one point after the other."""
-        return [self._measured(values) for values in points]
-
-    def _measured(self, values: Values) -> Measured:
-        try:
-            stretch = values.get("stretch")
-            return _numbers_of(
-                run_live(self._scenarios.at(values), stretch=None if stretch is None else float(stretch))
-            )
-        except (QnnError, OSError) as error:
-            return error
+    def _numbers(self, values: Values) -> dict[str, Scalar]:
+        stretch = values.get("stretch")
+        live = run_live(self._scenarios.at(values), stretch=None if stretch is None else float(stretch))
+        return _numbers_of(live)
 
 
 def _numbers_of(live: LiveResult) -> dict[str, Scalar]:

@@ -143,20 +143,23 @@ def _with_value(tree: WrittenValue, path: Sequence[str], value: Scalar) -> Writt
 
 
 class Plans:
-    """Plans points."""
+    """Measures scenarios by planning them."""
 
     def __init__(self, study: Study, files: Files) -> None:
         self._scenarios = Scenarios(study, files)
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
-        """Plan one point after the other."""
+        """Measure one point after the other."""
         return [self._measured(values) for values in points]
 
     def _measured(self, values: Values) -> Measured:
         try:
-            return numbers_of([simulate(scenario) for scenario in self._scenarios.all_at(values)])
+            return self._numbers(values)
         except (QnnError, OSError) as error:
             return error
+
+    def _numbers(self, values: Values) -> dict[str, Scalar]:
+        return numbers_of([simulate(scenario) for scenario in self._scenarios.all_at(values)])
 
 
 def numbers_of(runs: Sequence[PlanRun]) -> dict[str, Scalar]:
