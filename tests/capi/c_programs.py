@@ -20,6 +20,7 @@ HOSTS = (
     "submit_in_callbacks",
     "exit_with_work_queued",
     "exit_with_threads_at_work",
+    "four_exits_at_once",
     "fork_with_threads_at_work",
     "signals",
     "small_stacks",

@@ -171,6 +171,36 @@ static void host_exit_with_threads_at_work(void)
     exit(0);
 }
 
+/* Four threads run until they all end the program, and main returns, too. C forbids it; programs do it. */
+static void *run_and_exit(void *own)
+{
+    network n = build(make_context(0), "g"), queued = build(make_context(20), "q");
+    static values held[4];
+    static values kept[4];
+    fill(&n, &held[(size_t)own], (int)(size_t)own);
+    fill(&queued, &kept[(size_t)own], 1);
+    for (int i = 0; i < 5; i++)
+        NEED(run(&n));
+    for (int i = 0; i < 10; i++)
+        NEED(run_async(&queued, slow_callback, NULL));
+    pthread_barrier_wait(&all_there);
+    exit(0);
+}
+
+static void host_four_exits_at_once(void)
+{
+    pthread_t threads[4];
+    load(library_path);
+    int returns = any(2); /* main leaves with them */
+    pthread_barrier_init(&all_there, NULL, 4 + returns);
+    for (size_t i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, run_and_exit, (void *)i);
+    if (returns)
+        pthread_barrier_wait(&all_there);
+    else
+        pthread_join(threads[0], NULL); /* never */
+}
+
 static void host_fork_with_threads_at_work(void)
 {
     pthread_t threads[4];
@@ -243,6 +273,7 @@ int main(int count, char **words)
         {"submit_in_callbacks", host_submit_in_callbacks},
         {"exit_with_work_queued", host_exit_with_work_queued},
         {"exit_with_threads_at_work", host_exit_with_threads_at_work},
+        {"four_exits_at_once", host_four_exits_at_once},
         {"fork_with_threads_at_work", host_fork_with_threads_at_work},
         {"signals", host_signals},
         {"small_stacks", test_small_stacks}};

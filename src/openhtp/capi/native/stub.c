@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -30,7 +31,7 @@ enum { NOT_SUPPORTED = 1000, NO_MEMORY = 1002, INVALID_ARGUMENT = 1004, DEVICE_G
 /* ---- state ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *handlers[ALL];
-static atomic_int ready, closed, under_way;
+static atomic_int ready, closed, under_way, exiting;
 static pthread_mutex_t boot_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -124,6 +125,7 @@ static void in_child(void)
     if (py.ours)
         atomic_store(&closed, 1);
     atomic_store(&under_way, 0);
+    atomic_store(&exiting, 0);
 }
 
 static void prepare_process(void)
@@ -374,14 +376,41 @@ static int load_handlers(void)
     return 1;
 }
 
+/* Threads that call exit at the same time take turns in the list of what is to be done then: while the first is here,
+   the others would go on to libraries that it still needs. They stay here; the first ends the process. */
+static void let_one_exit(void)
+{
+    enum { NOBODY, COMING, THERE };
+    static pthread_t first;
+    int nobody = NOBODY;
+    if (atomic_compare_exchange_strong(&exiting, &nobody, COMING)) {
+        first = pthread_self();
+        atomic_store(&exiting, THERE);
+    }
+    while (atomic_load(&exiting) == COMING)
+        sched_yield();
+    while (!pthread_equal(first, pthread_self()))
+        pause();
+}
+
 static void at_exit(void)
 {
+    let_one_exit();
     if (atomic_load(&closed) || !py.IsInitialized())
         return;
     shut(); /* before anything ends that calls under way on other threads need */
     int held = enter_python();
     py.RunString("import atexit\natexit._run_exitfuncs()");
     py.Release(held);
+}
+
+/* So many threads may call exit at once: each of them meets an entry of ours. */
+enum { EXITS_AT_ONCE = 16 };
+
+static void register_at_exit(void)
+{
+    for (int i = 0; i < EXITS_AT_ONCE; i++)
+        atexit(at_exit);
 }
 
 static int count_loaded(struct dl_phdr_info *info, size_t size, void *count)
@@ -404,12 +433,12 @@ static void be_first_at_exit(unsigned id)
     if (id == GRAPH_EXECUTE || id == GRAPH_EXECUTE_ASYNC) {
         unsigned number = atomic_fetch_add(&executions, 1) + 1;
         if (!(number & (number - 1)))
-            atexit(at_exit);
+            register_at_exit();
         return;
     }
     dl_iterate_phdr(count_loaded, &loaded);
     if (atomic_exchange(&known, loaded) != loaded)
-        atexit(at_exit);
+        register_at_exit();
 }
 
 /* Find a Python, without starting it: a client that has none is told so at once. */
@@ -439,7 +468,7 @@ static int boot(void)
         failed = load_handlers();
         if (!failed) {
             if (py.ours)
-                atexit(at_exit);
+                register_at_exit();
             atomic_store(&ready, 1);
         }
     }
