@@ -20,7 +20,7 @@ from openhtp.engine import segments
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.ort import OrtEngine, OrtProgram
-from openhtp.engine.protocol import Engine, LoadedProgram, Run
+from openhtp.engine.protocol import Engine, LoadedProgram, RehearsedProgram, Run
 from openhtp.engine.sessions import optimised
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op
@@ -60,6 +60,21 @@ def test_the_engine_is_what_the_device_expects() -> None:
     loaded.close()
     with pytest.raises(QnnError, match="closed"):
         loaded.bind({"x": given, "y": got})
+
+
+def test_a_small_program_is_rehearsed_and_a_large_one_is_not(mobilenet: tuple[HtpProgram, bytes]) -> None:
+    """So that the first execution finds everything in place, and the device knows that it is short."""
+
+    def relu(elements: int) -> HtpProgram:
+        x, y = TensorSpec("x", (elements,), F32, kind=IN), TensorSpec("y", (elements,), F32, kind=OUT)
+        return program_of([x, y], [OpCall("Relu", "r", (x,), (y,))])
+
+    engine = OrtEngine()
+    small = engine.load(relu(64))
+    assert isinstance(small, RehearsedProgram)
+    assert small.rehearsed_ns
+    assert engine.load(relu(1 << 16)).rehearsed_ns is None
+    assert engine.load(mobilenet[0]).rehearsed_ns is None
 
 
 @pytest.fixture(scope="module")

@@ -165,6 +165,17 @@ class PresenceProbe:
         return not self._count or bool(_readv(*self._call) == self._count)
 
 
+def check_all_writable(pieces: Sequence[tuple[int, int]], what: str) -> None:
+    """Refuse memory whose first or last byte cannot be written to, all pieces at the cost of two calls."""
+    ends = [(end, 1) for address, size in pieces if size for end in (address, address + size - 1)]
+    if not ends:
+        return
+    reader = BatchedReader(ends)
+    reader.read(what)
+    if not reader.write_back():
+        raise InvalidArgument(f"{what} is in memory that cannot be written to, of {len(pieces)} pieces")
+
+
 class BatchedReader:
     """Pieces of memory that are read together, again and again, at the cost of one call."""
 
@@ -192,6 +203,10 @@ class BatchedReader:
         if done != self._size:
             raise _refusal(what, *self._missing(done))
         return self._held.raw
+
+    def write_back(self) -> bool:
+        """Write what was read last to where it came from; whether all of it could be."""
+        return bool(_writev(*self._call) == self._size)
 
     def _missing(self, done: int) -> tuple[int, int]:
         """The first piece that is not all among so many bytes."""

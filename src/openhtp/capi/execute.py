@@ -75,23 +75,26 @@ class Plan:
         structs = window.read("the tensors of an execution")
         seen = self._seen.get((location, structs))
         if seen is None or not seen[0].begins_with(seen[1]):
-            seen = self._read_call(location, structs)
+            return self._read_call(location, structs)
         self._last[location] = seen
         return seen[2]
 
-    def _read_call(self, location: Place, structs: bytes) -> KnownCall:
-        """Find out which arrays structures mean, with what they point at now."""
+    def _read_call(self, location: Place, structs: bytes) -> ClientCall:
+        """Find out which arrays structures mean, with what they point at now.
+
+        The first call on these arrays is not made to wait for what only later ones gain from.
+        """
         dims = self._dims_window(location[1], structs)
         key = (location[1], structs, dims.read("the dimensions of an execution's tensors"))
         known = self._bound.get(key)
         if known is None or not known[1].holds():
-            known = self._bind(key)
+            return self._bind(key)[0]
         if len(self._seen) >= _MOST_KEPT:
             self._seen.clear()
         read = (*_pieces(location), *dims.places())
         whole = BatchedReader((*read, *known[1].places_beside(read)))
-        seen = self._seen[location, structs] = (whole, structs + key[2], known[0])
-        return seen
+        self._last[location] = self._seen[location, structs] = (whole, structs + key[2], known[0])
+        return known[0]
 
     def _window(self, location: Place) -> BatchedReader:
         inputs, n_inputs, outputs, n_outputs = location
@@ -133,9 +136,7 @@ class Plan:
             raise InvalidArgument(
                 "a tensor's data are not this process's memory", st.QNN_GRAPH_ERROR_INVALID_TENSOR
             )
-        for address, size in pieces[len(ins) :]:
-            for end in (address, address + size - 1) if size else ():
-                memory.check_writable(end, 1, "an output's data")
+        memory.check_all_writable(pieces[len(ins) :], "an output's data")
         bound = BoundCall(self.graph, ins or None, outs)
         told = self._size_targets(structs[n_inputs:], result_shapes)
         known = (VaryingCall(bound, told, cut) if self._varies else bound, probe)

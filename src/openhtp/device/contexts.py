@@ -11,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.own_ops import ChainedProgram
-from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
+from openhtp.engine.protocol import Arrays, LoadedProgram, RehearsedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, HeldMemory, MemoryGrant, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
@@ -72,7 +72,8 @@ class DeviceGraph:
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
         # How long a step takes, as far as we know.
-        self.step_ns = self._last_step_ns = 1_000_000_000
+        rehearsed_ns = loaded.rehearsed_ns if isinstance(loaded, RehearsedProgram) else None
+        self.step_ns = self._last_step_ns = 1_000_000_000 if rehearsed_ns is None else rehearsed_ns
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +246,18 @@ class NativeSession:
 
 
 def _where(name: str, array: Array) -> tuple[bytes, int, int, Any, int, int]:
-    sizes = (c_int64 * max(1, array.ndim))(*array.shape)
-    return name.encode(), array.ctypes.data, array.nbytes, sizes, array.ndim, onnx_type(array.dtype)
+    address: int = array.__array_interface__["data"][0]  # in a third of the time of array.ctypes.data
+    shape = array.shape
+    return name.encode(), address, array.nbytes, _sizes(shape), len(shape), _type_number(array.dtype)
+
+
+@lru_cache(maxsize=256)
+def _sizes(shape: tuple[int, ...]) -> Any:
+    """A shape as the runtime reads it, which it does not change."""
+    return (c_int64 * max(1, len(shape)))(*shape)
+
+
+_type_number = lru_cache(maxsize=64)(onnx_type)
 
 
 def failure(status: object) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from openhtp.compiler.vtcm.place import vtcm_peak_bytes
@@ -42,6 +44,12 @@ Array = npt.NDArray[Any]
 # comes of it.
 _KERNELS_WORTH_STORING = 8
 _BYTES_WORTH_STORING = 4 * MIB
+
+
+# A program is rehearsed if its tensors are no larger than that, so often, unless a run takes long.
+_REHEARSED_BYTES = 1 << 16
+_REHEARSALS = 3
+_LONG_NS = 1_000_000
 
 
 class OrtRun:
@@ -115,6 +123,31 @@ class OrtProgram:
         self._names = names
         self._specs = {spec.name: spec for spec in specs}
         self._spill_room: memoryview | None = None
+        self.rehearsed_ns = self._rehearse()
+
+    def _rehearse(self) -> int | None:
+        """Run a small program on zeros, so that its first execution finds everything in place; how long it took.
+
+        Programs of several steps, with large data, with sizes that vary or with a state are left alone.
+        """
+        specs = self._specs.values()
+        if self.steps != 1 or self._native_kv is not None or self._updateable:
+            return None
+        if any(spec.is_dynamic for spec in specs) or sum(spec.nbytes for spec in specs) > _REHEARSED_BYTES:
+            return None
+        took_ns: list[int] = []
+        try:
+            run = self.bind_plain({spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in specs})
+            for _ in range(_REHEARSALS):
+                began_ns = time.perf_counter_ns()
+                run.step(0)
+                took_ns.append(time.perf_counter_ns() - began_ns)
+                if took_ns[-1] > _LONG_NS:
+                    break
+        except QnnError as error:  # of what it cannot compute from zeros; an execution reports its own
+            log.debug("program %r was not rehearsed: %s", self.name, error)
+            return None
+        return min(took_ns)
 
     @property
     def steps(self) -> int:

@@ -54,6 +54,15 @@ class LoadedProgram(Protocol):
 
 
 @runtime_checkable
+class RehearsedProgram(LoadedProgram, Protocol):
+    """A program that may have been run when it was loaded."""
+
+    @property
+    def rehearsed_ns(self) -> int | None:
+        """How long its only step took then; None for one that is too large to be run for that."""
+
+
+@runtime_checkable
 class SpillingProgram(LoadedProgram, Protocol):
     """A program that can be told where its values between two steps lie."""
 
