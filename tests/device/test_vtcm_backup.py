@@ -30,7 +30,7 @@ def saved_on(device: htp.Device) -> int:
 def needs_in(binary: bytes) -> ContextNeeds:
     """What a plan reads in a binary."""
     stored = read_binary(binary)
-    graphs = [(stored.packed(name), stored.blobs_of(name)) for name in stored.graph_names]
+    graphs = [(stored.packed(name), stored.data_of(name)) for name in stored.graph_names]
     return needs_of(graphs, largest_backup=VTCM_BYTES)
 
 

@@ -50,8 +50,8 @@ def _bind(header: dict[str, Any], made: list[container.FileSection]) -> None:
         KeyError, IndexError, TypeError, AttributeError
     ):  # what is no graph any more is not to be helped
         for graph in header["graphs"]:
-            prepared = [] if graph.get("prepared") is None else [graph["prepared"]]
-            numbers = [graph["program"], *graph["data"], *prepared]
+            others = [graph[key] for key in ("prepared", "updates") if graph.get(key) is not None]
+            numbers = [graph["program"], *graph["data"], *others]
             graph["checksum"] = container.joint_checksum(made[number] for number in numbers)
 
 

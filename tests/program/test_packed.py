@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -260,6 +261,44 @@ WEIGHTS = ("program", "tensors", 1)
 def test_nonsense_with_right_checksums_is_refused(path: tuple[str | int, ...], value: object) -> None:
     with pytest.raises(BadBinary):
         look_at_everything(forging.forged(stored(packed_with_prepared()), path, value))
+
+
+def updateable_program() -> QnnProgram:
+    x = TensorSpec("x", (1, 64), DType.FLOAT_32, None, TensorKind.APP_WRITE)
+    w = TensorSpec("w", (64, 64), DType.FLOAT_32, None, TensorKind.UPDATEABLE_STATIC)
+    y = TensorSpec("y", (1, 64), DType.FLOAT_32, None, TensorKind.APP_READ)
+    builder = GraphBuilder("g")
+    for spec, data in ((x, None), (w, np.arange(64 * 64, dtype=np.float32).reshape(w.shape)), (y, None)):
+        builder.add_tensor(spec, data)
+    builder.add_node(OpCall("FullyConnected", "dense", (x, w), (y,)))
+    return portable_program(builder.finish())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((*WEIGHTS, "update"), 1),
+        ((*WEIGHTS, "update"), 1 << 61),
+        ((*WEIGHTS, "update"), -1),
+        ((*WEIGHTS, "blob"), 0),
+        (("graphs", 0, "updates"), None),
+        (("graphs", 0, "updates"), 7),
+        (("graphs", 0, "updates"), 0),
+    ],
+)
+def test_nonsense_about_updateable_data_is_refused(path: tuple[str | int, ...], value: object) -> None:
+    whole = stored(pack_program(updateable_program())[0])
+    look_at_everything(whole)
+    header, sections = forging.parts_of(whole)
+    if path[-1] == "blob":
+        program = msgspec.msgpack.decode(sections[header["graphs"][0]["program"]])
+        program["tensors"][1]["blob"] = value
+        sections[header["graphs"][0]["program"]] = msgspec.msgpack.encode(program)
+        damaged = forging.put_together(header, sections, bind=True)
+    else:
+        damaged = forging.forged(whole, path, value)
+    with pytest.raises(BadBinary):
+        look_at_everything(damaged)
 
 
 def test_the_enemy_tool_makes_a_valid_file_when_nothing_is_changed() -> None:

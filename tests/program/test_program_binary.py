@@ -81,7 +81,7 @@ def test_equal_weights_of_graphs_that_do_not_share_are_stored_for_each() -> None
     binary = write_binary([conv_program("a"), conv_program("b")], BinaryInfo())
     assert len(parts_of(binary)[1]) == 4
     stored = read_binary(binary)
-    assert not set(stored.blobs_of("a")) & set(stored.blobs_of("b"))
+    assert not set(stored.data_of("a")) & set(stored.data_of("b"))
     np.testing.assert_array_equal(stored.program("a").statics["w"], stored.program("b").statics["w"])
 
 

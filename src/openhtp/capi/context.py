@@ -283,7 +283,7 @@ def context_get_property(context: int, properties: int) -> None:
     if not wanted:
         raise null("the list of properties")
     binary = entry.opened()
-    stored = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
+    stored = [(binary.packed(name), binary.data_of(name)) for name in binary.graph_names]
     needs = needs_of(stored, largest_backup=binary.info.vtcm_mb * MIB)
     for address, option in wanted:
         memory.write_number(address, _ANSWERS[option](needs))

@@ -69,7 +69,7 @@ def _print(binary: ContextBinary, *, checked: bool) -> None:
             name,
             ", ".join(map(str, info.inputs)),
             ", ".join(map(str, info.outputs)),
-            bytes_in_words(sum(blob.nbytes for blob in graph.blobs)),
+            bytes_in_words(sum(section.nbytes for section in graph.stored_data)),
             bytes_in_words(graph.spill_fill_bytes),
             bytes_in_words(backup) if backup or graph.vtcm_peak_bytes == 0 else "all VTCM",
             "yes" if graph.prepared is not None else "no",

@@ -105,7 +105,7 @@ def _read(item: str, backup: int) -> list[ContextPlan]:
     if "=" in item and not path.exists():
         return [context_from_words(item)]
     binary = open_given(path)
-    graphs = [(binary.packed(name), binary.blobs_of(name)) for name in binary.graph_names]
+    graphs = [(binary.packed(name), binary.data_of(name)) for name in binary.graph_names]
     return [ContextPlan(name=path.stem, needs=needs_of(graphs, largest_backup=backup))]
 
 

@@ -184,7 +184,7 @@ def make_one_ready(target: Target, packed: PackedGraph, options: ms.LoadOptions)
     """Make one graph ready again."""
     with Workshop(budget_bytes=options.read_budget, all_threads=options.accelerated) as workshop:
         ready = _make_ready(target, packed, workshop)
-    if sum(blob.record.nbytes for blob in packed.blobs) >= LARGE_BYTES:
+    if sum(section.nbytes for section in packed.stored_data) >= LARGE_BYTES:
         give_back_code()
     return ready
 
@@ -253,7 +253,7 @@ class LentGraph:
         """The one graph. Raises InvalidArgument if others are wanted."""
         if list(places) != [0]:
             raise InvalidArgument(f"graphs {list(places)} of one graph that was lent; expected [0]")
-        return [(self._packed, range(len(self._packed.blobs)))]
+        return [(self._packed, range(len(self._packed.stored_data)))]
 
     def close(self) -> None:
         """Do nothing: the client keeps the graph."""
@@ -304,7 +304,7 @@ class BinaryFile:
     def graphs(self, places: Sequence[int]) -> list[StoredGraph]:
         """Graphs of the binary by index. Raises BadBinary or InvalidArgument if the binary lacks one."""
         binary = open_binary(self.source)
-        return [(graph, binary.blobs_of(graph.name)) for graph in packed_at(binary, places)]
+        return [(graph, binary.data_of(graph.name)) for graph in packed_at(binary, places)]
 
     def close(self) -> None:
         """Let the file go. Bytes that were read stay, and so does mapped memory that is still in use."""

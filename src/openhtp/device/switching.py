@@ -278,7 +278,7 @@ class SwitchedRoom(Room):
         if any(number not in places for number in self._places):
             raise InvalidArgument(f"graphs {list(self._places)} are to be retained; given are {list(places)}")
         self._retained = tuple(binary.graph_names[number] for number in self._places)
-        stored = [(graph, binary.blobs_of(graph.name)) for graph in graphs]
+        stored = [(graph, binary.data_of(graph.name)) for graph in graphs]
         self._needs = needs_of(stored, largest_backup=self.largest_backup)
         self._buffers = Buffers.chosen(self._needs, self._options.weights_buffer, self._options.spill_fill_buffer)
         first = loaded_first([graph.name for graph in graphs], self._retained)

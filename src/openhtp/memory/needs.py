@@ -150,7 +150,7 @@ def needs_of(
     sizes: dict[int, int] = {}
     graph_needs = []
     for packed, numbers in graphs:
-        blob_sizes = dict(zip(numbers, (blob.record.nbytes for blob in packed.blobs), strict=True))
+        blob_sizes = dict(zip(numbers, (section.nbytes for section in packed.stored_data), strict=True))
         sizes |= blob_sizes
         info, peak = packed.info(), packed.vtcm_peak_bytes
         graph_needs.append(

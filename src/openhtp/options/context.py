@@ -134,7 +134,8 @@ _PREPARE = (
         name="lora_weight_sharing_enabled",
         kind=Flag(),
         default=False,
-        about="One piece of memory, as large as the largest graph needs, holds the updatable weights of them all.",
+        about="One piece of memory, as large as the largest graph needs, holds the updatable weights of them all;"
+        " the binary stores that graph's, as a part of its own, and no others.",
         number=_htp("LORA_WEIGHT_SHARING_ENABLED", HtpContextOption.LORA_WEIGHT_SHARING),
         config_key="lora_weight_sharing",
         aliases=("lora_weight_sharing",),

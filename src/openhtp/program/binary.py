@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -76,7 +76,10 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
     names = [graph.name for graph in graphs]
     if not names or len(set(names)) != len(names):
         raise InvalidArgument(f"a binary takes at least one program, and distinct names; given {names}")
-    pool = _Pool(shared=info.weight_sharing and len(graphs) > 1)
+    updates = _largest_updates(graphs) if info.lora_weight_sharing else None
+    if updates is not None:
+        graphs = [_sharing(graph, updates) for graph in graphs]
+    pool = _Pool(shared=info.weight_sharing and len(graphs) > 1, updates=updates)
     placed = [pool.numbers(graph) for graph in graphs]
     order = container.order_of([section.nbytes for section in pool.sections])
     new = {old: number for number, old in enumerate(order)}
@@ -91,18 +94,38 @@ def pack_graphs(graphs: Sequence[PackedGraph], info: BinaryInfo) -> list[bytes |
     return container.pack(msgspec.msgpack.encode(header), [pool.sections[old] for old in order])
 
 
+def _largest_updates(graphs: Sequence[PackedGraph]) -> FileSection | None:
+    """The updateable data of the graph that has the most of its own; another's if no graph has its own."""
+    having = [graph for graph in graphs if graph.updates is not None]
+    owners = [graph for graph in having if not graph.foreign_updates]
+    sections = [graph.updates for graph in owners or having if graph.updates is not None]
+    return max(sections, key=lambda section: section.nbytes, default=None)
+
+
+def _sharing(graph: PackedGraph, updates: FileSection) -> PackedGraph:
+    """The graph with the updateable data that all have in common."""
+    if graph.updates is None or graph.updates is updates:
+        return graph
+    return replace(graph, updates=updates, foreign_updates=True)
+
+
 class _Pool:
     """Numbers sections. If graphs share data, equal ones get the same number; within a graph none are equal."""
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, *, shared: bool, updates: FileSection | None) -> None:
+        """``updates`` is shared in any case."""
         self.sections: list[FileSection] = []
         self._shared = shared
+        self._updates = updates
         self._known: dict[tuple[container.SectionRecord, bytes], int] = {}
         self._places: dict[tuple[int, int], int] = {}
 
     def numbers(self, graph: PackedGraph) -> list[int]:
         """Numbers of all sections of a graph, in their order."""
-        return [self._shared_number(section) if self._shared else self._add(section) for section in graph.sections]
+        return [
+            self._shared_number(section) if self._shared or section is self._updates else self._add(section)
+            for section in graph.sections
+        ]
 
     def _shared_number(self, section: FileSection) -> int:
         place = section.place  # sections that graphs of one file share have one place already
@@ -130,13 +153,16 @@ def _all_ids(graphs: Sequence[PackedGraph | records.GraphRecord]) -> list[tuple[
 
 
 def _record(graph: PackedGraph, ids: Sequence[int], places: Sequence[int]) -> records.GraphRecord:
-    count = len(graph.blobs)
+    count = 1 + len(graph.blobs)
+    rest = iter(places[count:])
     return records.GraphRecord(
         ends=graph.ends,
         checksum=container.joint_checksum(graph.sections),
         program=places[0],
-        data=list(places[1 : 1 + count]),
-        prepared=None if graph.prepared is None else places[1 + count],
+        data=list(places[1:count]),
+        prepared=None if graph.prepared is None else next(rest),
+        updates=None if graph.updates is None else next(rest),
+        foreign_updates=graph.foreign_updates,
         seal=graph.seal,
         ids=list(ids),
         static_bytes=graph.static_bytes,
@@ -230,6 +256,8 @@ class ContextBinary:
             record.spill_fill_bytes,
             record.vtcm_peak_bytes,
             record.packages,
+            None if record.updates is None else self._section(record.updates),
+            record.foreign_updates,
         )
         if container.joint_checksum(packed.sections) != record.checksum:
             raise BadBinary(
@@ -239,16 +267,18 @@ class ContextBinary:
         self._packed[name] = packed
         return packed
 
-    def blobs_of(self, name: str) -> list[int]:
-        """Numbers, in the whole binary, of the blobs of ``packed(name)``: graphs share equal blobs."""
-        return list(self._record(name).data)
+    def data_of(self, name: str) -> list[int]:
+        """Numbers, in the whole binary, of the stored data of ``packed(name)``: graphs may share some."""
+        record = self._record(name)
+        return record.data if record.updates is None else [*record.data, record.updates]
 
     def ranges(self, names: Sequence[str]) -> list[ByteRange]:
         """The parts of the file that these graphs need, the header first; shared parts appear once."""
         numbers = {
             number
             for record in map(self._record, names)
-            for number in (record.program, *record.data, *([] if record.prepared is None else [record.prepared]))
+            for number in (record.program, record.prepared, record.updates, *record.data)
+            if number is not None
         }
         bounds = sorted((section.begin, section.end) for section in map(self._section, numbers))
         return [ByteRange(0, self._begin), *(ByteRange(begin, end) for begin, end in bounds)]

@@ -28,8 +28,8 @@ from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
 from openhtp.program.coding import CodedData, Coding, halved, nibbles, plain
-from openhtp.program.container import PAGE, FileSection, digest, make_section
-from openhtp.program.qnn_program import QnnProgram, verify_program
+from openhtp.program.container import PAGE, SMALL, FileSection, digest, make_section
+from openhtp.program.qnn_program import QnnProgram, frozen_array, verify_program
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,8 @@ _DECODER = msgspec.msgpack.Decoder(records.ProgramRecord)
 _CHANGED_LATER = frozenset(row.name for row in GRAPH.rows if row.changes is Changeable.BEFORE_EXECUTION)
 # Stored for a graph that leaves the number of its HVX threads open.
 _THREADS_STORED = 4
+# Stands for the section of updateable data among numbers of blobs.
+_UPDATES = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class PackedGraph:
     spill_fill_bytes: int = 0
     vtcm_peak_bytes: int | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
+    updates: FileSection | None = None
+    foreign_updates: bool = False
     _told: list[GraphInfo] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -91,7 +95,13 @@ class PackedGraph:
     @property
     def sections(self) -> tuple[FileSection, ...]:
         """All its parts that are not in a header."""
-        return (self.words, *self.blobs, *([] if self.prepared is None else [self.prepared]))
+        others = (self.prepared, self.updates)
+        return (self.words, *self.blobs, *(section for section in others if section is not None))
+
+    @property
+    def stored_data(self) -> tuple[FileSection, ...]:
+        """Its weights: those that are fixed, and those of updateable tensors."""
+        return self.blobs if self.updates is None else (*self.blobs, self.updates)
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +145,7 @@ class PackedGraph:
             statics = {
                 tensor.name: self._static(tensor, blobs_read)
                 for tensor in record.tensors
-                if tensor.blob is not None or tensor.data is not None
+                if any(place is not None for place in (tensor.blob, tensor.data, tensor.update))
             }
             program = records.build_program(self.ends, record, statics)
             verify_program(program)
@@ -147,6 +157,8 @@ class PackedGraph:
         """Check the parts that ``program`` does not: raises BadBinary if the prepared form is damaged."""
         if self.prepared is not None:
             self.prepared.checked(f"the prepared form of graph {self.name!r}")
+        if self.updates is not None:
+            self.updates.checked(f"data of updateable tensors of graph {self.name!r}")
         used = {tensor.blob for tensor in self.record().tensors}
         for number, blob in enumerate(self.blobs):
             if number not in used:
@@ -175,6 +187,8 @@ class PackedGraph:
         spec, number = records.tensor_spec(tensor), tensor.blob
         if tensor.data is not None:
             return arrange(memoryview(tensor.data), spec, None)
+        if tensor.update is not None:
+            return self._update(spec, tensor.update, blobs_read)
         if number is None or number >= len(self.blobs):
             raise BadBinary(f"tensor {tensor.name!r} has data number {number}; there are {len(self.blobs)}")
         blob = self.blobs[number]
@@ -183,6 +197,17 @@ class PackedGraph:
         if number not in blobs_read:
             blobs_read[number] = blob.decoded(blob.checked(f"static data of tensor {tensor.name!r}"))
         return arrange(blobs_read[number], spec, tensor.stored)
+
+    def _update(self, spec: TensorSpec, begin: int, blobs_read: dict[int, memoryview]) -> Array:
+        """Data of an updateable tensor; zeros if the memory for it has another graph's."""
+        nbytes = math.prod(spec.shape) * spec.dtype.itemsize
+        if self.updates is None or begin + nbytes > self.updates.nbytes:
+            raise BadBinary(f"tensor {spec} is at byte {begin} of the updateable data, which ends before it does")
+        if self.foreign_updates:
+            return frozen_array(np.zeros(spec.shape, spec.dtype.numpy))
+        if _UPDATES not in blobs_read:
+            blobs_read[_UPDATES] = self.updates.checked(f"data of updateable tensors of graph {self.name!r}")
+        return arrange(blobs_read[_UPDATES][begin : begin + nbytes], spec, None)
 
 
 class _NumberedData:
@@ -216,6 +241,26 @@ class _NumberedData:
         return coded or plain(data)
 
 
+class UpdateableData:
+    """The data of a graph's updateable tensors, one after the other in a section of their own."""
+
+    def __init__(self) -> None:
+        self.begins: dict[str, int] = {}
+        self._pieces: list[bytes] = []
+        self._end = 0
+
+    def add(self, name: str, data: Array) -> None:
+        """Append the data of a tensor, where a vector can be loaded at once."""
+        padding = -self._end % SMALL
+        self._pieces += [bytes(padding), data.tobytes()]
+        self.begins[name] = self._end + padding
+        self._end = self.begins[name] + data.nbytes
+
+    def section(self) -> FileSection | None:
+        """The section; None if there are no updateable tensors with data."""
+        return make_section(b"".join(self._pieces)) if self.begins else None
+
+
 def pack_program(
     program: QnnProgram,
     extra: Sequence[Array] = (),
@@ -240,9 +285,13 @@ def pack_program(
     numbers: dict[str, int] = {}
     stored: dict[str, records.Arrangement] = {}
     small: dict[str, bytes] = {}
-    for name in program.tensors:
+    updates = UpdateableData()
+    for name, spec in program.tensors.items():
         data = program.statics.get(name)
         if data is None:
+            continue
+        if spec.kind is TensorKind.UPDATEABLE_STATIC:
+            updates.add(name, data)
             continue
         arrangement = (lies_in or {}).get(name)
         if arrangement is None and data.nbytes < PAGE:
@@ -257,13 +306,14 @@ def pack_program(
             data, stored[name] = arrangement
         numbers[name] = numbered.number(data)
     places = [numbered.number(array) for array in extra]
-    record = records.record_program(program, numbers, stored, small)
+    record = records.record_program(program, numbers, stored, small, updates.begins)
     packed = PackedGraph(
         records.record_ends(program),
         make_section(msgspec.msgpack.encode(record)),
         tuple(numbered.blobs),
         static_bytes=program.static_bytes,
         packages=packages_of(program),
+        updates=updates.section(),
     )
     return packed, places
 

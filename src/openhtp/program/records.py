@@ -69,7 +69,8 @@ class Arrangement(msgspec.Struct, frozen=True, omit_defaults=True):
 class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tensor; if it is static, ``blob`` is the number of its data, or ``data`` holds it if it is small.
 
-    ``stored`` says how the data lies in the blob, if it is rearranged.
+    ``stored`` says how the data lies in the blob, if it is rearranged. ``update`` is where the data of an
+    updateable tensor begins in the graph's section of these.
     """
 
     name: Name
@@ -83,6 +84,7 @@ class TensorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     stored: Arrangement | None = None
     data_format: int = 0
     data: bytes | None = None
+    update: Count | None = None
 
 
 class ParamTensor(msgspec.Struct, frozen=True, tag="t"):
@@ -137,9 +139,11 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ``checksum`` covers the checksums of its sections, in order, so that no section can stand in for another.
     ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is an
     engine's prepared form of the program, which saves that work. Only the engine can read it, and trusts it only
-    under its own ``seal``. ``ids`` are those of inputs, then outputs. ``static_bytes``, ``spill_fill_bytes`` and
-    ``vtcm_peak_bytes`` help to make room before the graph is loaded; the latter two are unknown for a graph that
-    no device compiled. ``packages`` are the versions of the op packages of one's own that its nodes come from.
+    under its own ``seal``. ``updates`` has the data of its updateable tensors, or of those of another graph that
+    it shares memory with (``foreign_updates``). ``ids`` are those of inputs, then outputs. ``static_bytes``,
+    ``spill_fill_bytes`` and ``vtcm_peak_bytes`` help to make room before the graph is loaded; the latter two are
+    unknown for a graph that no device compiled. ``packages`` are the versions of the op packages of one's own that
+    its nodes come from.
     """
 
     ends: EndsRecord
@@ -153,6 +157,8 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     spill_fill_bytes: Count = 0
     vtcm_peak_bytes: Count | None = None
     packages: dict[Name, Name] = {}
+    updates: Count | None = None
+    foreign_updates: bool = False
 
 
 _PARAM_TYPES = {
@@ -162,16 +168,27 @@ _PARAM_TYPES = {
 
 
 def record_program(
-    program: QnnProgram, blobs: Mapping[str, int], lies: Mapping[str, Arrangement], small: Mapping[str, bytes]
+    program: QnnProgram,
+    blobs: Mapping[str, int],
+    lies: Mapping[str, Arrangement],
+    small: Mapping[str, bytes],
+    updates: Mapping[str, int],
 ) -> ProgramRecord:
     """The program's record; ``blobs`` numbers the data of static tensors, ``lies`` says how it lies there.
 
-    ``small`` has the data of static tensors that are in no blob.
+    ``small`` has the data of static tensors that are in no blob; ``updates`` says where that of updateable ones
+    begins.
     """
     numbers = {name: index for index, name in enumerate(program.tensors)}
     return ProgramRecord(
         tensors=[
-            _record_tensor(spec, blobs.get(spec.name), lies.get(spec.name), small.get(spec.name))
+            _record_tensor(
+                spec,
+                blobs.get(spec.name),
+                lies.get(spec.name),
+                small.get(spec.name),
+                updates.get(spec.name),
+            )
             for spec in program.tensors.values()
         ],
         nodes=[_record_node(node, numbers) for node in program.nodes],
@@ -205,6 +222,7 @@ def _record_tensor(
     blob: int | None = None,
     stored: Arrangement | None = None,
     data: bytes | None = None,
+    update: int | None = None,
 ) -> TensorRecord:
     return TensorRecord(
         spec.name,
@@ -218,6 +236,7 @@ def _record_tensor(
         stored,
         int(spec.data_format),
         data,
+        update,
     )
 
 
@@ -278,7 +297,7 @@ def tensor_specs(record: ProgramRecord) -> dict[str, TensorSpec]:
         if tensor.name in specs:
             raise BadBinary(f"tensor {tensor.name!r} is listed twice")
         specs[tensor.name] = spec = tensor_spec(tensor)
-        data_count = (tensor.blob is not None) + (tensor.data is not None)
+        data_count = sum(place is not None for place in (tensor.blob, tensor.data, tensor.update))
         if data_count != spec.kind.is_static:
             raise BadBinary(
                 f"tensor {tensor.name!r} of kind {tensor.kind} has data number {tensor.blob},"

@@ -49,11 +49,11 @@ class GraphSizes:
 
 def graph_sizes(binary: ContextBinary) -> dict[str, GraphSizes]:
     """The sizes of every graph, by its name. Only the header of the binary is looked at."""
-    users = Counter(number for name in binary.graph_names for number in set(binary.blobs_of(name)))
+    users = Counter(number for name in binary.graph_names for number in set(binary.data_of(name)))
     sizes = {}
     for name in binary.graph_names:
         graph = binary.packed(name)
-        blobs = dict(zip(binary.blobs_of(name), graph.blobs, strict=True))
+        blobs = dict(zip(binary.data_of(name), graph.stored_data, strict=True))
         about = graph.info()
         sizes[name] = GraphSizes(
             op_data=graph.words.nbytes + (0 if graph.prepared is None else graph.prepared.nbytes),

@@ -15,7 +15,7 @@ from openhtp.device.loading import BinaryFile, Ready, close_all, make_one_ready
 from openhtp.device.requests.table import Asked, handles
 from openhtp.device.sessions import find
 from openhtp.device.tasks import Task
-from openhtp.memory.ledger import MemoryUse
+from openhtp.memory.ledger import MemoryGrant, MemoryUse
 from openhtp.program.binary import open_binary
 from openhtp.program.packed import PackedGraph
 from openhtp.program.sections import read_section
@@ -35,17 +35,22 @@ def _updateable(asked: Asked, number: int) -> UpdateableGraph:
     return graph
 
 
+def _granted(graph: UpdateableGraph, nbytes: int) -> MemoryGrant:
+    """Memory for other data. Graphs that share it have had it since they were loaded."""
+    context = graph.context
+    wanted = 0 if context.shares_updates else nbytes
+    return context.session.ledger.take(context.tenant, wanted, MemoryUse.WEIGHTS, "the binary section")
+
+
 @handles(ms.UpdateGraph, takes_descriptor=True)
 def update(asked: Asked, request: ms.UpdateGraph) -> Task[Arrays]:
     """Exchange data. It is copied first: the client could change it while executions run."""
     graph = _updateable(asked, request.graph)
-    buffer, context = asked.memory(), graph.context
+    buffer = asked.memory()
     try:
         if not 0 < request.nbytes <= buffer.nbytes:
             raise ProtocolError(f"a section of {request.nbytes} bytes in {buffer.nbytes} bytes of memory")
-        grant = context.session.ledger.take(
-            context.tenant, request.nbytes, MemoryUse.WEIGHTS, "the binary section"
-        )
+        grant = _granted(graph, request.nbytes)
     except BaseException:
         buffer.close()
         raise
@@ -86,7 +91,7 @@ def replace(asked: Asked, request: ms.ReplaceProgram) -> Task[_Replacement]:
         if not isinstance(file.source, MemorySource):
             raise InvalidArgument("a program that replaces another comes in memory that nobody can write any more")
         nbytes = sum(spec.nbytes for spec in graph.updateables if spec.kind.is_static)
-        grant = context.session.ledger.take(context.tenant, nbytes, MemoryUse.WEIGHTS, "the binary section")
+        grant = _granted(graph, nbytes)
     except BaseException:
         file.close()
         raise

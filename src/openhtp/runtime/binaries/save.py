@@ -95,7 +95,14 @@ def stored_form(graph: Graph) -> PackedGraph:
     # Stored options that were changed since the graph was packed.
     changed = {name: options[name] for name in graph.changed_options & _STORED}
     ends = msgspec.structs.replace(packed.ends, options={**packed.ends.options, **changed})
-    return dataclasses.replace(packed, ids=ids, ends=ends)
+    # A device that compiled the program again does not know whose updateable data it was given.
+    return dataclasses.replace(
+        packed,
+        ids=ids,
+        ends=ends,
+        updates=loaded.packed.updates,
+        foreign_updates=loaded.packed.foreign_updates,
+    )
 
 
 def _prepared_form(loaded: LoadedGraph) -> PackedGraph:

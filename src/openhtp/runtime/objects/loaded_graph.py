@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st
 from openhtp.core.enumerations import Priority
-from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.errors import UnsupportedFeature, WrongState
 from openhtp.core.quant import Encoding
 from openhtp.core.tensor import TensorSpec
 from openhtp.options import OptionValues as Options
@@ -110,7 +110,13 @@ class LoadedGraph:
         return specs
 
     def data(self) -> Arrays:
-        """Data of the updateable tensors as it is now."""
+        """Data of the updateable tensors as it is now. Raises WrongState if it is nowhere."""
+        if not self._updates and self.packed.foreign_updates:
+            raise WrongState(
+                f"the binary of graph {self.packed.name!r} has no data of its updateable tensors: with LoRA weight"
+                " sharing it has that of the largest graph alone; apply a section to the graph first",
+                st.QNN_CONTEXT_ERROR_INVALID_ARGUMENT,
+            )
         return self._updates or self.packed.updateable_data()
 
     def encodings(self) -> dict[str, Encoding]:
@@ -129,7 +135,7 @@ class LoadedGraph:
 
     def exchange_encodings(self, encodings: dict[str, Encoding], data: Arrays, stop: Stop | None) -> None:
         """Have the device compile the program with other encodings, and run it from now on."""
-        whole, whole_data = {**self.encodings(), **encodings}, {**self.data(), **data}
+        whole, whole_data = {**self.encodings(), **encodings}, data or self.data()
 
         def packed() -> list[bytes | memoryview]:
             program = self.program().updated(whole, whole_data)
