@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -85,6 +86,8 @@ class Chat:
         self._answer: Answer | None = None
         self._busy = False
         self._told = depth is not None
+        # Errors in Genie's log: all that is left of a process that Genie itself ends.
+        self._heard: deque[str] = deque(maxlen=_LINES_SHOWN)
         emulated = {"faults": faults, "neighbour": neighbour, "trace": trace, "device": device}
         _check_place(host, vendor, [name for name, value in emulated.items() if value is not None])
         genie, settings = require_genie(library), GenieBundle.at(bundle)
@@ -93,7 +96,7 @@ class Chat:
             SOC_VARIABLE: chip,
             FAULTS_VARIABLE: faults or "",
             NAME_VARIABLE: device or "",
-            TRANSPORT_VARIABLE: "inprocess" if host == "thread" else "rpc",
+            TRANSPORT_VARIABLE: "inprocess" if host == "thread" and device is None else "rpc",
         }
         with contextlib.ExitStack() as stack:
             if vendor:
@@ -253,11 +256,15 @@ class Chat:
             if word.line is None:
                 return word
             level, line = word.line
+            if level == LogDepth.ERROR:
+                self._heard.append(line)
             if self._told:
                 log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
 
     def _lost(self) -> DeviceLost:
-        return DeviceLost(f"the process that Genie runs in has ended{self._process.last_words()}")
+        heard = "; ".join(dict.fromkeys(self._heard))
+        words = self._process.last_words() + (f"; its log says: {heard}" if heard else "")
+        return DeviceLost(f"the process that Genie runs in has ended{words}")
 
 
 def _check_place(host: str, vendor: bool, emulated: Sequence[str]) -> None:

@@ -84,8 +84,8 @@ class GenieBundle:
                 yield path, read_binary(data)
             except BadBinary as error:
                 raise BadBinary(
-                    f"{str(path)!r} is no context binary of OpenHTP ({error.message}); binaries of the vendor's"
-                    " format run on the vendor's library only: export the model again with openhtp llm export"
+                    f"{str(path)!r} cannot be read: {error.message}. Export the model again with openhtp llm"
+                    " export; binaries of the vendor's own format run on the vendor's library only"
                 ) from error
 
     def chip(self, soc: str | None) -> str:

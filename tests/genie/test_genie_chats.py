@@ -1,0 +1,191 @@
+"""An unmodified libGenie.so chats on our library, word for word as our generator writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import openhtp as htp
+from openhtp import llm
+from openhtp.core.errors import InvalidArgument, QnnError, WrongState
+from openhtp.genie import Chat, find_genie
+from tests.genie.conftest import PROMPT
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = [
+    pytest.mark.vendor,
+    pytest.mark.skipif(find_genie() is None, reason="libGenie.so is not installed"),
+]
+
+_BUSY = """
+name: a busy camera
+unit: ms
+duration: 200
+device: {soc: SM8650}
+clients:
+  - {name: camera, priority: high}
+events:
+  - {client: camera, every: 5, run: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(bundles: dict[str, Path]) -> str:
+    """What our generator writes, from the token on that Genie puts first."""
+    with htp.Backend() as backend:
+        chat = llm.Generator(llm.Bundle.at(bundles["native"]), backend.create_device(soc="SM8650"))
+        ids = [0, *chat.tokenizer.encode(PROMPT)]
+        return chat.tokenizer.decode(chat.complete(ids, max_new=40))
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Path:
+    path = tmp_path / "busy.yaml"
+    path.write_text(_BUSY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def chat(bundles: dict[str, Path]) -> Iterator[Chat]:
+    with Chat(bundles["native"], profiled=True) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["native", "flat", "concat", "parts2"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_genie_writes_what_our_generator_writes(
+    bundles: dict[str, Path], expected: str, name: str, asynchronous: bool
+) -> None:
+    with Chat(bundles[name], asynchronous=asynchronous) as chat:
+        pieces = list(chat.query(PROMPT, tokens=40))
+        assert "".join(pieces) == chat.answer.text == expected
+        assert len(pieces) > 20, "text comes in pieces"
+        assert chat.answer.end == "complete"
+
+
+def test_parts_in_a_queue_are_right_beside_a_busy_neighbour(
+    bundles: dict[str, Path], expected: str, busy: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    with Chat(bundles["parts2"], asynchronous=True, neighbour=busy, trace=trace) as chat:
+        for _ in range(5):
+            assert chat.ask(PROMPT, tokens=40).text == expected
+            chat.reset()
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"camera", "token_ar1_cl1024_1_of_2", "token_ar1_cl1024_2_of_2"} <= lanes
+
+
+def test_several_queries_and_reset(chat: Chat) -> None:
+    chat.reset()
+    first = chat.ask(PROMPT, tokens=8).text
+    following = chat.ask(" and her", tokens=8).text
+    chat.reset()
+    assert chat.ask(" and her", tokens=8).text != following, "it follows what was said before"
+    chat.reset()
+    assert chat.ask(PROMPT, tokens=8).text == first
+
+
+def test_a_saved_dialog_goes_on(chat: Chat, tmp_path: Path) -> None:
+    chat.reset()
+    chat.ask(PROMPT, tokens=8)
+    chat.save(tmp_path / "saved")
+    went_on = chat.ask(" and", tokens=8).text
+    chat.reset()
+    chat.restore(tmp_path / "saved")
+    assert chat.ask(" and", tokens=8).text == went_on
+
+
+def test_an_answer_ends_at_a_stop_sequence(chat: Chat) -> None:
+    chat.reset()
+    whole = chat.ask(PROMPT, tokens=20).text
+    chat.reset()
+    chat.stop_at([","])
+    assert chat.ask(PROMPT, tokens=20).text.rstrip(",") == whole.partition(",")[0]
+    chat.stop_at([])
+
+
+def test_tokens_in_tokens_out(chat: Chat, bundles: dict[str, Path]) -> None:
+    chat.reset()
+    with htp.Backend() as backend:
+        ours = llm.Generator(llm.Bundle.at(bundles["native"]), backend.create_device(soc="SM8650"))
+        assert chat.ask_tokens([0, 41, 84, 305], tokens=8).tokens[:8] == ours.complete([0, 41, 84, 305], max_new=8)
+
+
+def test_a_listener_who_leaves_stops_the_answer(chat: Chat) -> None:
+    chat.reset()
+    answer = chat.query(PROMPT, tokens=400)
+    next(answer)
+    with pytest.raises(WrongState, match="being answered already"):
+        chat.query(PROMPT)
+    answer.close()
+    chat.reset()
+    assert chat.ask(PROMPT, tokens=3).text
+
+
+def test_genie_measures_its_calls(chat: Chat) -> None:
+    chat.ask(" and", tokens=2)
+    events = [event["type"] for part in chat.profile()["components"] for event in part["events"]]
+    assert "GenieDialog_create" in events
+    assert "GenieDialog_query" in events
+
+
+def test_a_full_context_ends_the_query(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """Genie ends it itself, as the configuration leaves room for the last pass."""
+    config = json.loads((bundles["native"] / "genie_config.json").read_text())
+    with Chat(bundles["native"]) as chat:
+        answer = chat.ask(PROMPT, tokens=2000)
+    assert config["dialog"]["context"]["size"] == 992
+    assert answer.end in ("complete", "context_full")
+    assert answer.pieces > 900
+
+
+# What goes wrong
+
+
+def test_a_key_that_genie_refuses_is_named(bundles: dict[str, Path], tmp_path: Path) -> None:
+    content = json.loads((bundles["native"] / "genie_config.json").read_text())
+    content["dialog"]["engine"]["backend"]["QnnHtp"]["pole"] = True
+    changed = bundles["native"] / "odd_config.json"
+    changed.write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match="'pole'"):
+        Chat(changed)
+
+
+def test_a_fault_ends_the_query_with_its_name(bundles: dict[str, Path]) -> None:
+    with (
+        Chat(bundles["native"], faults="ssr@graphExecute:5") as chat,
+        pytest.raises(QnnError, match="injected by 'ssr@graphExecute:5'"),
+    ):
+        chat.ask(PROMPT, tokens=20)
+
+
+def test_one_dialog_goes_on_when_the_process_of_another_is_killed(bundles: dict[str, Path], expected: str) -> None:
+    with Chat(bundles["native"]) as one, Chat(bundles["native"]) as other:
+        answer = one.query(PROMPT, tokens=400)
+        next(answer)
+        os.kill(one.pid, signal.SIGKILL)
+        with pytest.raises(QnnError, match="has ended, by SIGKILL"):
+            list(answer)
+        assert other.ask(PROMPT, tokens=40).text == expected
+
+
+def test_an_interrupt_leaves_nothing_behind(bundles: dict[str, Path], tmp_path: Path) -> None:
+    code = "from openhtp.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "genie", "chat", str(bundles["native"]), PROMPT, "-n", "900"]
+    environment = dict(os.environ, TMPDIR=str(tmp_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(len(PROMPT) + 2), "it is answering"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    wait_until(lambda: not list(tmp_path.iterdir()))
