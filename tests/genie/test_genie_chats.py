@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import openhtp as htp
 from openhtp import llm
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.genie import Chat, find_genie
+from openhtp.genie.libraries import link_libraries
+from tests.capi.c_programs import can_load_python, host_environment
 from tests.genie.conftest import PROMPT
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -93,14 +96,17 @@ def test_several_queries_and_reset(chat: Chat) -> None:
     assert chat.ask(PROMPT, tokens=8).text == first
 
 
-def test_a_saved_dialog_goes_on(chat: Chat, tmp_path: Path) -> None:
-    chat.reset()
-    chat.ask(PROMPT, tokens=8)
-    chat.save(tmp_path / "saved")
-    went_on = chat.ask(" and", tokens=8).text
-    chat.reset()
-    chat.restore(tmp_path / "saved")
-    assert chat.ask(" and", tokens=8).text == went_on
+def test_a_saved_dialog_goes_on(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """With a flat cache; a native one Genie restores otherwise, on the vendor's library, too."""
+    with Chat(bundles["flat"]) as chat:
+        chat.ask(PROMPT, tokens=8)
+        chat.save(tmp_path / "saved")
+        went_on = chat.ask(" and", tokens=8).text
+        chat.reset()
+        assert chat.ask(" and", tokens=8).text != went_on
+        chat.reset()
+        chat.restore(tmp_path / "saved")
+        assert chat.ask(" and", tokens=8).text == went_on
 
 
 def test_an_answer_ends_at_a_stop_sequence(chat: Chat) -> None:
@@ -189,3 +195,48 @@ def test_an_interrupt_leaves_nothing_behind(bundles: dict[str, Path], tmp_path: 
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
     wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_priority_reaches_the_contexts_and_a_policy_votes(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Votes are made by the vendor's library of extensions, on ours."""
+    extensions = {"devices": [{"soc_model": 57, "dsp_arch": "v75", "cores": [{"perf_profile": "burst"}]}]}
+    (bundles["flat"] / "ext.json").write_text(json.dumps(extensions))
+    content = json.loads((bundles["flat"] / "genie_config.json").read_text())
+    content["dialog"]["engine"]["backend"]["extensions"] = "ext.json"
+    (bundles["flat"] / "voting_config.json").write_text(json.dumps(content))
+    monkeypatch.setenv("OPENHTP_SAVER", str(tmp_path / "calls"))
+    with Chat(bundles["flat"] / "voting_config.json") as chat:
+        chat.set_priority("high")
+        chat.set_policy("power_saver")
+        chat.ask(PROMPT, tokens=2)
+    lines = (tmp_path / "calls" / "saver_output.jsonl").read_text().splitlines()
+    calls = [json.loads(line) for line in lines]
+    assert {"priority": 200} in [call["options"] for call in calls if call["call"] == "setConfig"]
+    votes = [call["votes"].get("dcvs") for call in calls if call["call"] == "setPowerConfig"]
+    assert any(vote and vote["core"] == ["svs", "svs", "svs"] for vote in votes), "power_saver"
+
+
+def test_an_app_in_c_chats_on_our_library(bundles: dict[str, Path], expected: str, tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not can_load_python():
+        pytest.skip("there is no C compiler, or no shared library of this Python")
+    genie = find_genie()
+    assert genie is not None
+    folder = link_libraries(genie, tmp_path / "lib")
+    source = Path(__file__).parents[2] / "examples" / "c" / "genie_chat.c"
+    subprocess.run(
+        [compiler, "-O1", "-Wall", "-Werror", str(source), "-o", str(tmp_path / "app"), "-ldl"], check=True
+    )
+    done = subprocess.run(
+        [str(tmp_path / "app"), str(folder / "libGenie.so"), "genie_config.json", PROMPT, "40"],
+        cwd=bundles["parts2"],
+        env=host_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
