@@ -15,6 +15,9 @@ TREES = {path.relative_to(SOURCE): ast.parse(path.read_text("utf-8")) for path i
 SHARED_WITH_THE_DOCUMENTS = {"Graph", "Context", "Device", "Tensor", "Mem"}
 MOST_FILES = 560
 MOST_PRIVATE_ACCESSES = 20
+# Names that say how a value came here, and not what it is.
+EMPTY_NAMES = {"found", "given", "got", "held", "made", "taken"}
+MOST_EMPTY_NAMES = 100
 
 
 def test_every_class_has_a_name_of_its_own() -> None:
@@ -50,6 +53,21 @@ def foreign_private_names(tree: ast.Module) -> int:
             elif not is_self and node.attr.startswith("_") and not node.attr.startswith("__"):
                 used.append(node.attr)
     return sum(name not in own for name in used)
+
+
+def test_locals_say_what_they_hold() -> None:
+    used = Counter({str(path): uses_of_names(tree, EMPTY_NAMES) for path, tree in TREES.items()})
+    assert used.total() <= MOST_EMPTY_NAMES, +used
+
+
+def uses_of_names(tree: ast.Module, names: set[str]) -> int:
+    variables = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    arguments = (node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+    return sum(name in names for name in (*variables, *arguments))
+
+
+def test_empty_names_are_counted_as_variables_and_as_arguments() -> None:
+    assert uses_of_names(ast.parse("def f(given):\n    found = given.held\n    return found"), EMPTY_NAMES) == 4
 
 
 def test_the_package_is_not_a_drawer_of_files() -> None:
