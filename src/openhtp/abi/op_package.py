@@ -133,11 +133,11 @@ class _CpuLibrary:
             self._call("init", (ctypes.c_void_p,), ctypes.addressof(self._infrastructure))
         elif version[0] == 2:
             self._functions = table.of.v2
-            made = ctypes.c_void_p()
+            handle = ctypes.c_void_p()
             pointers = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
             infrastructure = ctypes.addressof(self._infrastructure)
-            self._call("create", pointers, infrastructure, None, 0, ctypes.addressof(made))
-            self._handle = (made,)
+            self._call("create", pointers, infrastructure, None, 0, ctypes.addressof(handle))
+            self._handle = (handle,)
         else:
             raise UnsupportedFeature(
                 f"{self._title} has version {version[0]}.{version[1]} of the interface; expected 1.4 or 2.0",
@@ -275,11 +275,11 @@ class _CpuOperation:
             outputs=self._pointers(self._outputs),
         )
         keep.append(cpu_node)
-        made = library.make(ctypes.addressof(cpu_node), self._title)
-        self._function = ctypes.CFUNCTYPE(_Code, ctypes.c_void_p)(made.function)
-        self._user_data = made.user_data
+        operation = library.make(ctypes.addressof(cpu_node), self._title)
+        self._function = ctypes.CFUNCTYPE(_Code, ctypes.c_void_p)(operation.function)
+        self._user_data = operation.user_data
         # The structures go after the implementation that was told where they are.
-        weakref.finalize(self, _free, library, ctypes.addressof(made), keep).atexit = False
+        weakref.finalize(self, _free, library, ctypes.addressof(operation), keep).atexit = False
 
     def _tensor(self, spec: TensorSpec) -> Any:
         dims = (ctypes.c_uint32 * max(1, spec.rank))(*spec.shape)
@@ -315,11 +315,11 @@ class _CpuOperation:
 
     def compute(self, node: Node, arrays: Arrays) -> Results:
         """Point the tensors at the arrays and call. One call at a time: the package knows one set of tensors."""
-        given = [np.ascontiguousarray(a.astype(np.float32) if a.dtype == np.float16 else a) for a in arrays]
+        inputs = [np.ascontiguousarray(a.astype(np.float32) if a.dtype == np.float16 else a) for a in arrays]
         types = [np.float32 if s.dtype is DType.FLOAT_16 else s.dtype.numpy for s in self._specs]
         results = [np.zeros(s.shape, dtype) for s, dtype in zip(self._specs, types, strict=True)]
         with self._turn:
-            for tensor, array in zip((*self._inputs, *self._outputs), (*given, *results), strict=True):
+            for tensor, array in zip((*self._inputs, *self._outputs), (*inputs, *results), strict=True):
                 if tensor is not None:
                     tensor.data = array.ctypes.data
             code = self._function(self._user_data)

@@ -64,18 +64,18 @@ def load_in_turns(program: HtpProgram, load: Callable[[HtpProgram], LoadedProgra
 def _part(program: HtpProgram, kernels: tuple[Kernel, ...]) -> HtpProgram:
     """Kernels in a row as a program: what they take from others are its inputs, what others read its outputs."""
     source = program.source
-    made = {name for kernel in kernels for name in kernel.outputs}
+    written = {name for kernel in kernels for name in kernel.outputs}
     inside = {kernel.name for kernel in kernels}
     read_later = {name for kernel in program.kernels if kernel.name not in inside for name in kernel.inputs}
     read_later.update(source.output_names)
-    taken = {name for kernel in kernels for name in kernel.inputs} - made - set(source.statics)
+    read = {name for kernel in kernels for name in kernel.inputs} - written - set(source.statics)
     nodes = tuple(node for kernel in kernels for node in kernel.nodes)
     touched = {name for node in nodes for name in (*node.inputs, *node.outputs) if name is not None}
 
     def spec_of(spec: TensorSpec) -> TensorSpec:
-        if spec.name in taken:
+        if spec.name in read:
             return dataclasses.replace(spec, kind=TensorKind.APP_WRITE)
-        if spec.name in made and spec.name in read_later:
+        if spec.name in written and spec.name in read_later:
             return dataclasses.replace(spec, kind=TensorKind.APP_READ)
         return spec
 
@@ -109,8 +109,8 @@ class ChainedProgram:
     def __init__(self, program: HtpProgram, links: Sequence[LoadedProgram]) -> None:
         self._links = list(links)
         self._ends = {spec.name for spec in (*program.inputs, *program.outputs)}
-        made = {name for kernel in program.kernels for name in kernel.outputs}
-        self._between = [program.tensors[name] for name in made - self._ends]
+        written = {name for kernel in program.kernels for name in kernel.outputs}
+        self._between = [program.tensors[name] for name in written - self._ends]
         self.steps = sum(link.steps for link in self._links)
         self.spill_fill_bytes = spill_fill_bytes(program)
         self.vtcm_peak_bytes = vtcm_peak_bytes(program)

@@ -84,15 +84,15 @@ class Dialog:
         pieces = _Pieces(lambda text: None)
 
         def heard(numbers: Any, count: int, code: int, user: int | None) -> None:
-            written.extend(numbers[place] for place in range(count))
+            written.extend(numbers[index] for index in range(count))
             pieces.add(b"")
 
         callback = TokenCallback(heard)
-        given = (ctypes.c_uint32 * len(tokens))(*tokens)
+        token_array = (ctypes.c_uint32 * len(tokens))(*tokens)
         status = self._library.call(
             "GenieDialog_tokenQuery",
             self._handle,
-            given,
+            token_array,
             ctypes.c_uint32(len(tokens)),
             ctypes.c_int32(_WHOLE_SENTENCE),
             callback,
@@ -151,8 +151,8 @@ class Dialog:
             buffers.append(ctypes.create_string_buffer(nbytes))
             out[0] = ctypes.addressof(buffers[-1])
 
-        place = self._library.make("GenieProfile_getJsonData", self._profile, AllocateCallback(allocate))
-        content: dict[str, Any] = json.loads(ctypes.string_at(place.value or 0))
+        address = self._library.make("GenieProfile_getJsonData", self._profile, AllocateCallback(allocate))
+        content: dict[str, Any] = json.loads(ctypes.string_at(address.value or 0))
         return content
 
     def free(self) -> None:

@@ -152,8 +152,8 @@ def _other_files(dialog: Any) -> Iterator[tuple[Any, Any]]:
     adapters = lora.get("adapters") if isinstance(lora, dict) else None
     for adapter in adapters if isinstance(adapters, list) else ():
         sections = adapter.get("bin-sections") if isinstance(adapter, dict) else None
-        for place in range(len(sections) if isinstance(sections, list) else 0):
-            yield sections, place
+        for index in range(len(sections) if isinstance(sections, list) else 0):
+            yield sections, index
 
 
 def _file(folder: Path, name: Any, what: str, source: Path) -> str:

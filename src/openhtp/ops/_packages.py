@@ -278,11 +278,11 @@ def _is_fixed(node: Node) -> bool:
     return not any(spec.is_dynamic for spec in (*node.inputs, *node.outputs) if spec is not None)
 
 
-def _shapes(own: OwnOp, node: Node, given: Any) -> Shapes:
+def _shapes(own: OwnOp, node: Node, inferred: Any) -> Shapes:
     try:
-        shapes = tuple(tuple(int(size) for size in shape) for shape in given)
+        shapes = tuple(tuple(int(size) for size in shape) for shape in inferred)
     except (TypeError, ValueError):
-        _blame(own, f"infer gives {shown(given)}; expected a tuple of shapes")
+        _blame(own, f"infer gives {shown(inferred)}; expected a tuple of shapes")
     if len(shapes) != len(node.outputs):
         _blame(own, f"infer gives {len(shapes)} shapes; expected {len(node.outputs)}, one for each output")
     return shapes

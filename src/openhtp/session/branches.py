@@ -23,10 +23,10 @@ def with_settled_branches(
     """The model with the branch that all samples take in place of each If; where they differ, the If stays."""
     for _ in range(_DEEPEST):
         proto = ModelProto.FromString(model)
-        taken = _taken(model, proto.graph, samples, open_session)
-        if not taken:
+        branches = _taken(model, proto.graph, samples, open_session)
+        if not branches:
             return model
-        _settle(proto.graph, taken)
+        _settle(proto.graph, branches)
         model = proto.SerializeToString()
     return model
 
@@ -66,12 +66,12 @@ def _taken(
     }
 
 
-def _settle(graph: Any, taken: Mapping[str, str]) -> None:
+def _settle(graph: Any, branches: Mapping[str, str]) -> None:
     """Put the nodes of the taken branches where their Ifs are, in place."""
     used = {name for node in graph.node for name in (*node.output, *all_inputs(node))}
     nodes = []
     for node in graph.node:
-        branch = node.op_type == "If" and taken.get(node.output[0])
+        branch = node.op_type == "If" and branches.get(node.output[0])
         if not branch:
             nodes.append(node)
             continue
@@ -81,7 +81,7 @@ def _settle(graph: Any, taken: Mapping[str, str]) -> None:
             *(name for each in body.node for name in each.output),
         ]
         # Two branches may use one name, each for itself.
-        renamed = {name: f"{node.output[0]}/{name}" for name in own if name in used or name in taken}
+        renamed = {name: f"{node.output[0]}/{name}" for name in own if name in used or name in branches}
         used.update(own)
         for tensor in body.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
