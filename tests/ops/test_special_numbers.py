@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from ops_cases import Case, all_cases, make_case, real, run_case
 
 import openhtp as htp
+from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorKind
+from openhtp.ops import find_op, op_names, resolve
 
 X = np.array([[1.0, np.inf, -np.inf, np.nan]], np.float32)
 
@@ -27,3 +35,67 @@ def test_what_is_found(op: str, params: dict[str, bool], expected: list[int]) ->
         graph.add_node(op, inputs=[x], outputs=[o], params=params)
         graph.finalize()
         assert graph.execute({"x": X})["o"].astype(int).tolist() == [expected]
+
+
+_LARGEST_OF_THE_REST = "the largest, or smallest, of the other numbers, as on ONNX Runtime"
+_TOUCHED = "the reference adds up or multiplies by 0 what the engine does not touch"
+_COORDINATE = "a coordinate that is no number lies outside of the picture"
+# tests/frontend/test_special_values.py holds their ONNX forms against ONNX Runtime.
+_ELSEWHERE = {
+    **dict.fromkeys(("PoolMax2d", "PoolMax3d", "ReduceMax", "ReduceMin"), _LARGEST_OF_THE_REST),
+    **dict.fromkeys(
+        ("Resize", "ResizeBilinear", "ResizeNearestNeighbor", "CumulativeSum", "Lrn", "Stft"), _TOUCHED
+    ),
+    **dict.fromkeys(("GridSample", "ImageProjectionTransform"), _COORDINATE),
+    "RoiAlign": "the engine refuses regions that are no numbers",
+    "ExtractGlimpse": "the reference draws noise between the smallest and the largest number",
+    "ElementWisePower": "the reference has no power of minus infinity",
+    "ElementWiseRsqrt": "the reference has 0 for minus infinity, which has no root",
+}
+
+
+def _float_samples() -> list[Any]:
+    """One case for every sample that takes and gives 32-bit floats, as far as it takes and gives floats."""
+    cases = []
+    for name in op_names():
+        for words, parts in all_cases(find_op(name)):
+            types = (*parts[2], *parts[3])
+            plain = all(dtype is DType.FLOAT_32 or not (dtype.is_float or dtype.is_fixed_point) for dtype in types)
+            if plain and DType.FLOAT_32 in parts[2]:
+                cases.append(pytest.param(parts, id=f"{name} {words}"))
+    return cases
+
+
+def _kinds(array: np.ndarray) -> np.ndarray:
+    numbers = np.asarray(array, np.float64)
+    return np.select([np.isnan(numbers), np.isposinf(numbers), np.isneginf(numbers)], ["nan", "inf", "-inf"], "")
+
+
+@pytest.mark.parametrize("parts", _float_samples())
+def test_every_op_passes_them_on(parts: Any) -> None:
+    """Into each input in turn; results are NaN and infinite where the op's reference is."""
+    opdef = parts[0]
+    case = make_case(*parts)
+    for spec in case.call.inputs:
+        if spec is None or spec.kind is TensorKind.STATIC or spec.dtype is not DType.FLOAT_32:
+            continue
+        for value in (np.nan, np.inf, -np.inf):
+            array = case.stored[spec.name].copy()
+            array.reshape(-1)[array.size // 2] = value
+            _check(
+                replace(case, stored={**case.stored, spec.name: array}), f"{value} in {spec.name} of {opdef.name}"
+            )
+
+
+def _check(case: Case, where: str) -> None:
+    if case.opdef.name in _ELSEWHERE:
+        with contextlib.suppress(htp.QnnError):
+            run_case(case)
+        return
+    inputs = case.call.inputs
+    arrays = [np.zeros(0) if spec is None else real(spec, case.stored[spec.name]) for spec in inputs]
+    with np.errstate(all="ignore"):
+        exact = case.opdef.reference(resolve(case.call, case.stored), arrays)
+    for got, wanted in zip(run_case(case), exact, strict=True):
+        if got.dtype.kind == "f":
+            np.testing.assert_array_equal(_kinds(got), _kinds(wanted), where)
