@@ -26,7 +26,7 @@ from openhtp.cli._terminal import (
 from openhtp.core import files
 from openhtp.core.errors import InvalidArgument
 from openhtp.frontend.calibration import read_samples
-from openhtp.frontend.probing import LOWEST_MASK, refuse_non_tensors, with_fixed_inputs
+from openhtp.frontend.probing import LOWEST_MASK, with_fixed_inputs
 from openhtp.frontend.quantize import (
     ACTIVATIONS,
     DEFAULT,
@@ -98,7 +98,6 @@ def quantize(
     with errors_reported():
         config = preset_of(config_file, None)
         source = with_fixed_inputs(model, parse_dims(dim), parse_freeze(freeze))
-        refuse_non_tensors(source)
         refuse_quantized(source)
         samples = _samples(source, calibration, random, mean, std)
         with _bar() as bar:

@@ -48,7 +48,7 @@ from openhtp.cli._terminal import (
 from openhtp.config import BackendConfig
 from openhtp.core.errors import UnsupportedFeature
 from openhtp.estimation import ZOO, zoo_model
-from openhtp.frontend.probing import refuse_non_tensors, with_fixed_inputs
+from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.ops._packages import OpPackage
 from openhtp.records.profile import ProfileEvent
 from openhtp.records.trace import Trace
@@ -110,7 +110,6 @@ def run(
         config, mode = config_of(config_file, perf_profile)
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         data = with_fixed_inputs(source, parse_dims(dim), parse_freeze(freeze))
-        refuse_non_tensors(data)
         samples = samples_of(data, inputs, mean, std, random, seed)
         order = RunOrder(
             source=data if isinstance(source, bytes) or dim or freeze else source,

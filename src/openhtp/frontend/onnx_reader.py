@@ -45,6 +45,7 @@ def read_model(
     """Read a model. What ``dims``, ``freeze`` and ``ask`` do is said at ``fixing.fix_inputs``."""
     proto, folder, where = open_model(source)
     with error_context(model=where):
+        refuse_non_tensors(proto.graph)
         proto = inlined(proto)
         fix_inputs(proto, dims, freeze, ask)
         return _ModelReader(proto, folder).model()
@@ -98,6 +99,28 @@ def check_path(source: object) -> Path:
     if path is None:
         raise InvalidArgument(f"model is {shown(source)}; expected the path of a file, bytes, or a ModelProto")
     return path
+
+
+_KINDS = {
+    "sequence_type": "sequence",
+    "map_type": "map",
+    "optional_type": "value that may be missing",
+    "sparse_tensor_type": "sparse tensor",
+    "opaque_type": "value of a type of its own",
+}
+
+
+def refuse_non_tensors(graph: Any) -> None:
+    """Raise UnsupportedFeature if an input or output is no tensor, as the maps of ONNX-ML's classifiers."""
+    for side, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind not in (None, "tensor_type"):
+                raise UnsupportedFeature(
+                    f"{side} {value.name!r} is a {_KINDS.get(kind, kind)}; expected tensors only. Leave it out of"
+                    " the model (a ZipMap at its end: export with zipmap=False), or run the model with"
+                    " openhtp.InferenceSession, which leaves such models to the CPU"
+                )
 
 
 class _ModelReader:

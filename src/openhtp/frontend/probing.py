@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper, version_converter
 
-from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.core.errors import BadModel, error_context
 from openhtp.frontend.fixing import Ask, Dims, Freeze, fix_inputs
 from openhtp.frontend.onnx_reader import (
     MAX_FILE_BYTES,
@@ -19,6 +19,7 @@ from openhtp.frontend.onnx_reader import (
     open_model,
     parse_model,
     read_external,
+    refuse_non_tensors,
 )
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
@@ -77,7 +78,9 @@ def with_outputs(model: bytes, names: Iterable[str]) -> bytes:
 
 def whole_model(source: ModelSource) -> Any:
     """The protobuf of a model, with the data that lies beside its file put inside."""
-    proto, folder, _ = open_model(source)
+    proto, folder, where = open_model(source)
+    with error_context(model=where):
+        refuse_non_tensors(proto.graph)
     left = MAX_FILE_BYTES - proto.ByteSize()
     for tensor in proto.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -150,29 +153,6 @@ def with_fixed_inputs(
     proto = whole_model(model)
     fix_inputs(proto, dims, freeze, ask, may_stay_open=may_stay_open)
     return model_bytes(proto)
-
-
-def refuse_non_tensors(model: bytes) -> None:
-    """Raise UnsupportedFeature if an input or output is no tensor, as the maps of ONNX-ML's classifiers."""
-    graph = parse_model(model).graph
-    for side, values in (("input", graph.input), ("output", graph.output)):
-        for value in values:
-            kind = value.type.WhichOneof("value")
-            if kind not in (None, "tensor_type"):
-                raise UnsupportedFeature(
-                    f"{side} {value.name!r} is a {_KINDS.get(kind, kind)}; expected tensors only. Leave it out of"
-                    " the model (a ZipMap at its end: export with zipmap=False), or run the model with"
-                    " openhtp.InferenceSession, which leaves such models to the CPU"
-                )
-
-
-_KINDS = {
-    "sequence_type": "sequence",
-    "map_type": "map",
-    "optional_type": "value that may be missing",
-    "sparse_tensor_type": "sparse tensor",
-    "opaque_type": "value of a type of its own",
-}
 
 
 # Attention masks that can be quantized. Exporters hide positions by adding minus infinity, or the lowest float,

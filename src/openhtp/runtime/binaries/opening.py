@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from openhtp.core import status as st
 from openhtp.core.checks import shown, type_in_words
-from openhtp.core.errors import BadBinary, InvalidArgument, UsageError
+from openhtp.core.errors import BadBinary, InvalidArgument, UsageError, error_context
 from openhtp.core.files import open_file
 from openhtp.hw.soc import SocSpec
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_binary
@@ -86,7 +86,8 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
         view = memoryview(binary)
         view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         return open_binary(copied(view.nbytes, lambda begin, end: view[begin:end], check))
-    with open_file(binary, most=None, what="a context binary", error=BadBinary) as (fd, _):
+    opened = open_file(binary, most=None, what="a context binary", error=BadBinary)
+    with opened as (fd, _), error_context(file=os.fspath(binary)):
         return open_binary(FileSource(os.dup(fd)))
 
 
