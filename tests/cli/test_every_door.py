@@ -54,6 +54,9 @@ DOORS: dict[tuple[str, str], str] = {
     ("llm chunks", "model"): "llm chunks BAD",
     ("llm perplexity", "model"): "llm perplexity BAD BAD",
     ("llm perplexity", "text"): "llm perplexity BAD BAD",
+    ("genie chat", "bundle"): "genie chat BAD hello",
+    ("genie chat", "--neighbour"): "genie chat BAD hello --neighbour BAD",
+    ("genie compare", "bundle"): "genie compare BAD",
     ("net-run", "--model"): "net-run --model BAD --input_list BAD --output_dir FOLDER",
     ("net-run", "--input_list"): "net-run --model MODEL --input_list BAD --output_dir FOLDER",
     ("net-run", "--retrieve_context"): "net-run --retrieve_context BAD --input_list BAD --output_dir FOLDER",
@@ -93,7 +96,7 @@ NOT_READ = frozenset(
     (
         *("--json", "--json_file", "--html", "--output", "--output_dir", "--out", "--trace", "--timeline"),
         *("--picture", "--write", "--store", "--parquet", "--saver", "--directory", "--targetPath"),
-        *("--dlc", "--dlc_path", "--adapter_weight_config", "--library", "prompt"),
+        *("--dlc", "--dlc_path", "--adapter_weight_config", "--library", "prompt", "--source", "folder"),
     )
 )
 # Tools of the vendor's have statuses of their own, by the stage that failed.
@@ -163,5 +166,6 @@ def test_one_line_and_status_2(
     else:
         assert result.exit_code == 2, result.output
     (error,) = (line for line in result.output.splitlines() if "rror: " in line)
-    assert bad.name in error
+    # Without the vendor's library there is nobody to read a bundle.
+    assert bad.name in error or (name.startswith("genie") and "libGenie.so is not installed" in error)
     assert "Traceback" not in result.output
