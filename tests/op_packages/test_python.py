@@ -359,3 +359,8 @@ def test_an_abandoned_call_ends_and_its_thread_with_it() -> None:
         call_within(0.05, spin)
     assert ended.wait(PATIENCE_S)
     assert call_within(PATIENCE_S, functools.partial(int, "7")) == 7
+
+
+def test_work_on_what_is_no_node_is_refused() -> None:
+    with pytest.raises(htp.QnnError, match="node is an int; expected the node"):
+        htp.Work.on(3, vector_ops=1)  # type: ignore[arg-type]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from openhtp.core.checks import type_in_words
 from openhtp.core.dtype import DType
+from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.ops._node import Arrays, Emitter, Layout, Node, Results, Shape, Shapes
 from openhtp.ops._tiles import TileRule, split_nowhere
@@ -169,6 +171,8 @@ class Work:
     @classmethod
     def on(cls, node: Node, *, macs: int = 0, vector_ops: int = 0) -> Work:
         """This much computing, on all bytes of the node's inputs and outputs."""
+        if not isinstance(node, Node):
+            raise InvalidArgument(f"node is {type_in_words(node)}; expected the node that a work rule is given")
         read = sum(spec.nbytes for spec in node.inputs if spec is not None)
         return cls(macs, vector_ops, read, sum(spec.nbytes for spec in node.outputs))
 
