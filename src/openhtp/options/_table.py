@@ -50,6 +50,23 @@ class Changeable(enum.Enum):
     EACH_CALL = "given with each call"
 
 
+class EffectPlace(enum.Enum):
+    """Where the effect of an option can be seen. An option that has none must say so (``Option.no_effect``)."""
+
+    RESULTS = "results"
+    MODELLED_TIMES = "modelled times"
+    MEASURED_TIMES = "measured times"
+    ORDER = "who runs and who waits"
+    MEMORY = "the memory that is used and counted"
+    BINARY = "the context binary"
+    PROFILE = "profiles"
+    REFUSALS = "what is refused"
+    WARNINGS = "a warning"
+    STATE = "what a device says of itself"
+    FILES = "files that are written"
+    CALLBACKS = "calls of the caller's functions"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
     """Where the option stands in the C API: its place in a config list.
@@ -75,6 +92,7 @@ class Option:
     they set; here it works beyond them, which is said once.
     ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
     ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
+    ``seen`` says where its effect can be seen; one that sets another, or is one in another unit, has the other's.
     """
 
     name: str
@@ -98,6 +116,7 @@ class Option:
     documented_on: tuple[str, ...] = ()
     documented_limit: str = ""
     no_effect: str = ""
+    seen: tuple[EffectPlace, ...] = ()
 
     @property
     def prepares_offline(self) -> bool:

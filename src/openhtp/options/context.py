@@ -10,7 +10,7 @@ from openhtp.core.limits import (
 )
 from openhtp.core.option_numbers import ContextOption, HtpContextOption
 from openhtp.core.value_kinds import Choice, Flag, GroupMembership, Level, Names, ValueKind, Whole
-from openhtp.options._table import Changeable, ContextOrigin, Number, Option, PreparedWhere, Table
+from openhtp.options._table import Changeable, ContextOrigin, EffectPlace, Number, Option, PreparedWhere, Table
 
 SHARING_WITH_VA = "sequential_with_va_optimization"
 CONCURRENT = "concurrent_optimization"
@@ -35,6 +35,7 @@ def _htp(name: str, value: HtpContextOption) -> Number:
 _COMMON = (
     Option(
         name="queue_depth",
+        seen=(EffectPlace.REFUSALS, EffectPlace.ORDER),
         kind=Whole(1, MAX_QUEUE_DEPTH),
         default=DEFAULT_QUEUE_DEPTH,
         about="Executions that may be accepted and not yet completed. `set_config` does not change it later.",
@@ -43,6 +44,7 @@ _COMMON = (
     ),
     Option(
         name="priority",
+        seen=(EffectPlace.ORDER,),
         kind=Level(),
         about="Priority of graphs that have none: normal unless given, and graphs of a binary keep theirs.",
         number=_number("OPTION_PRIORITY", ContextOption.PRIORITY),
@@ -50,6 +52,7 @@ _COMMON = (
     ),
     Option(
         name="enable_graphs",
+        seen=(EffectPlace.REFUSALS, EffectPlace.MEMORY),
         kind=Names(),
         about="Graphs of the binary that can be executed; the others are left out. The first is the one that"
         " graph switching loads at once.",
@@ -59,6 +62,7 @@ _COMMON = (
     ),
     Option(
         name="compatibility",
+        seen=(EffectPlace.REFUSALS,),
         kind=Choice(("permissive", "strict")),
         default="permissive",
         about="`strict` refuses a binary that would run on this device, but not at its best.",
@@ -69,6 +73,7 @@ _COMMON = (
     ),
     Option(
         name="is_persistent_binary",
+        seen=(EffectPlace.MEMORY,),
         kind=Flag(),
         default=False,
         about="The binary stays readable for as long as the context lives, so that graphs can be loaded again.",
@@ -79,6 +84,7 @@ _COMMON = (
     ),
     Option(
         name="defer_graph_init",
+        seen=(EffectPlace.MEMORY, EffectPlace.MEASURED_TIMES),
         kind=Flag(),
         default=False,
         about="Graphs of the binary are loaded when they are finalized (`Graph.finalize`, `Context.finalize`).",
@@ -89,6 +95,7 @@ _COMMON = (
     ),
     Option(
         name="memory_limit_hint",
+        seen=(EffectPlace.MEMORY, EffectPlace.PROFILE),
         kind=Whole(0, (1 << 64) - 1, "MB"),
         default=0,
         about="Above 0, whatever the number: graphs are loaded when they run, and unloaded for others (graph"
@@ -106,6 +113,7 @@ _COMMON = (
     ),
     Option(
         name="graph_retention_order",
+        seen=(EffectPlace.MEMORY, EffectPlace.MEASURED_TIMES),
         kind=Names(),
         about="Graphs that graph switching loads at once and keeps while there is room, the most important first."
         " Does nothing without `memory_limit_hint`.",
@@ -119,6 +127,7 @@ _COMMON = (
 _PREPARE = (
     Option(
         name="weight_sharing_enabled",
+        seen=(EffectPlace.BINARY, EffectPlace.MEMORY),
         kind=Flag(),
         default=False,
         about="Weights that several graphs have in common are stored once in the context's binary, and loaded and"
@@ -132,6 +141,7 @@ _PREPARE = (
     ),
     Option(
         name="lora_weight_sharing_enabled",
+        seen=(EffectPlace.BINARY, EffectPlace.MEMORY),
         kind=Flag(),
         default=False,
         about="One piece of memory, as large as the largest graph needs, holds the updatable weights of them all;"
@@ -144,6 +154,7 @@ _PREPARE = (
     ),
     Option(
         name="use_extended_udma",
+        seen=(EffectPlace.BINARY, EffectPlace.REFUSALS),
         kind=Flag(),
         default=False,
         about="Graphs are prepared for DMA with 64-bit addresses. A context of such a binary takes no weights in"
@@ -156,6 +167,7 @@ _PREPARE = (
     ),
     Option(
         name="prepare_only",
+        seen=(EffectPlace.REFUSALS, EffectPlace.MEMORY),
         kind=Flag(),
         default=False,
         about="Graphs are prepared and can be saved; nothing is set up to execute them, which is refused.",
@@ -168,6 +180,7 @@ _PREPARE = (
 _GROUPS = (
     Option(
         name="register_multi_contexts",
+        seen=(EffectPlace.MEMORY,),
         kind=GroupMembership(),
         about="Contexts of a group use one spill-fill buffer, in turn: it is counted once.",
         number=_htp("REGISTER_MULTI_CONTEXTS", HtpContextOption.REGISTER_MULTI_CONTEXTS),
@@ -177,6 +190,7 @@ _GROUPS = (
     ),
     Option(
         name="register_concurrent_resource_sharing",
+        seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
         kind=GroupMembership(),
         about="Contexts of one priority use one spill-fill and one VTCM backup buffer, while they run at the same"
         " time. Their priority can no longer be changed.",
@@ -190,6 +204,7 @@ _GROUPS = (
     ),
     Option(
         name="share_resources",
+        seen=(EffectPlace.MEMORY,),
         kind=Flag(),
         default=False,
         about="Contexts of a list share buffers, as `share_resources_optimization_type` says. For the whole list.",
@@ -200,6 +215,7 @@ _GROUPS = (
     ),
     Option(
         name="share_resources_optimization_type",
+        seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
         kind=Choice(SHARING_TYPES),
         default=SHARING_TYPES[0],
         about="What `share_resources` shares: sequential types are for graphs that run one after the other; with"
@@ -235,6 +251,7 @@ _LOADING = (
         "The binary is read in pieces of so many MB, not all at once; 0 is off. More than the file is the file.",
         Whole(0, MAX_READ_BUDGET_MB, "MB"),
         aliases=("file_read_memory_budget",),
+        seen=(EffectPlace.MEMORY,),
     ),
     _loading(
         "IO_MEM_ESTIMATION",
@@ -244,6 +261,7 @@ _LOADING = (
         " a list, their room is kept.",
         Flag(),
         aliases=("io_mem_estimation",),
+        seen=(EffectPlace.MEMORY,),
     ),
     _loading(
         "INIT_ACCELERATION",
@@ -251,6 +269,7 @@ _LOADING = (
         "init_acceleration",
         "Make the graphs of the binary ready on all processors, at the cost of other work meanwhile.",
         Flag(),
+        seen=(EffectPlace.MEASURED_TIMES,),
     ),
     _loading(
         "DSP_MEMORY_PROFILING_ENABLED",
@@ -261,6 +280,7 @@ _LOADING = (
         platforms=_PROFILING,
         documented_on=("android", "qnx"),
         changes=Changeable.ALWAYS,
+        seen=(EffectPlace.PROFILE,),
     ),
     _loading(
         "SKIP_VALIDATION_ON_BINARY_SECTION",
@@ -268,12 +288,14 @@ _LOADING = (
         "skip_validation_on_binary_section",
         "`apply_binary_section` does not check the checksum of adapters that are not the base.",
         Flag(),
+        seen=(EffectPlace.REFUSALS,),
     ),
 )
 
 _BUFFERS = tuple(
     Option(
         name=name,
+        seen=(EffectPlace.MEMORY,),
         kind=Whole(-1, SESSION_LIMIT_BYTES, "bytes"),
         default=0,
         about=f"One buffer for {what} of graphs that are switched: so many bytes, -1 for what the largest graph"

@@ -9,7 +9,7 @@ from openhtp.core.units import MIB
 from openhtp.core.value_kinds import Choice, Flag, Text, Whole
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import PLATFORMS
-from openhtp.options._table import Number, Option, Table
+from openhtp.options._table import EffectPlace, Number, Option, Table
 
 HOSTS = ("process", "thread")
 NPUS = ("private", "shared")
@@ -38,11 +38,13 @@ BACKEND = Table(
     rows=(
         Option(
             name="library",
+            seen=(EffectPlace.RESULTS, EffectPlace.MEASURED_TIMES),
             kind=Text("the path of a libQnnHtp.so, or 'vendor' to find the installed one"),
             about="Make Qualcomm's own library the devices instead of the emulator.",
         ),
         Option(
             name="defaults",
+            seen=(EffectPlace.RESULTS, EffectPlace.MODELLED_TIMES, EffectPlace.STATE),
             kind=Choice(DEFAULTS),
             default="openhtp",
             about="The `defaults` of its devices, unless they say otherwise.",
@@ -57,6 +59,7 @@ DEVICE = Table(
     rows=(
         Option(
             name="soc",
+            seen=(EffectPlace.MODELLED_TIMES, EffectPlace.MEMORY, EffectPlace.REFUSALS, EffectPlace.BINARY),
             kind=SocName(),
             default="SM8650",
             about="Which chip.",
@@ -65,6 +68,7 @@ DEVICE = Table(
         ),
         Option(
             name="defaults",
+            seen=(EffectPlace.RESULTS, EffectPlace.MODELLED_TIMES, EffectPlace.STATE),
             kind=Choice(DEFAULTS),
             about="What holds where neither a call nor a config says it. `openhtp`: an SM8650, all of its VTCM,"
             " floats in 16 bits. `document`, as the vendor's pages have it: an SM8350, 4 MB of VTCM, floats in 32"
@@ -72,17 +76,20 @@ DEVICE = Table(
         ),
         Option(
             name="name",
+            seen=(EffectPlace.ORDER, EffectPlace.STATE),
             kind=Text("a name"),
             about="Share the device with other processes under this name; a device of one's own unless given.",
         ),
         Option(
             name="platform",
+            seen=(EffectPlace.ORDER, EffectPlace.REFUSALS),
             kind=Choice(PLATFORMS),
             default="linux",
             about="`windows` gives all priorities equal standing, as there the operating system decides.",
         ),
         Option(
             name="driver_path",
+            seen=(EffectPlace.REFUSALS, EffectPlace.WARNINGS),
             kind=Choice(("traditional", "hnrd")),
             about="`hnrd` is the Hexagon NPU runtime driver of a Windows system, `traditional` libraries that lie"
             " in the program's folder. Unless given: `hnrd` where the system has one (`driver_version`) and the"
@@ -90,23 +97,27 @@ DEVICE = Table(
         ),
         Option(
             name="driver_version",
+            seen=(EffectPlace.REFUSALS, EffectPlace.BINARY),
             kind=Text("a version"),
             about="Version of the driver that a Windows system has; at least 2.22.2.",
         ),
         Option(
             name="policy",
+            seen=(EffectPlace.ORDER,),
             kind=Choice(POLICIES),
             default="strict",
             about="Who runs first: `strict` is the chip's way.",
         ),
         Option(
             name="threads",
+            seen=(EffectPlace.MEASURED_TIMES,),
             kind=Whole(1, 64),
             default=1,
             about="CPU threads that compute one step.",
         ),
         Option(
             name="parallel_graphs",
+            seen=(EffectPlace.ORDER, EffectPlace.MEASURED_TIMES),
             kind=Flag(),
             default=False,
             about="Let two graphs of equal priority run side by side.",
@@ -118,29 +129,34 @@ DEVICE = Table(
         ),
         Option(
             name="vtcm_windowing",
+            seen=(EffectPlace.ORDER,),
             kind=Flag(),
             default=False,
             about="Let clients of different sessions share VTCM, as some chips from v79 on can.",
         ),
         Option(
             name="process_domains",
+            seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
             kind=Whole(1, 64),
             about="Process domains (the documents' cDSP sessions) that a client may have; the SoC's unless given.",
         ),
         Option(
             name="domain_mb",
+            seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
             kind=Whole(1, SESSION_LIMIT_BYTES // MIB, "MB"),
             about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then;"
             " The largest VTCM backup buffer is then counted to the same scale.",
         ),
         Option(
             name="host",
+            seen=(EffectPlace.MEASURED_TIMES, EffectPlace.STATE),
             kind=Choice(HOSTS),
             about="Where the emulated NPU lives: in a `process` of its own (the default), or on a `thread` of this"
             " one. Both do the same; a crash ends only its own process, and a thread is reached more quickly.",
         ),
         Option(
             name="npu",
+            seen=(EffectPlace.ORDER, EffectPlace.STATE),
             kind=Choice(NPUS),
             default="private",
             about="`shared`: all devices of this process that say so and name the same chip are one NPU, with one"
@@ -148,6 +164,7 @@ DEVICE = Table(
         ),
         Option(
             name="transport",
+            seen=(EffectPlace.MEASURED_TIMES, EffectPlace.STATE),
             kind=Choice(tuple(TRANSPORTS)),
             about="Other words for `host`: `rpc` is `process`, `inprocess` is `thread`.",
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from openhtp.core import status as st
 from openhtp.core.value_kinds import RefusedValue, Text
 from openhtp.hw.perf_profiles import PERF_PROFILES
-from openhtp.options._table import Option, Table
+from openhtp.options._table import EffectPlace, Option, Table
 
 # The first four are those of the document; later providers have all eight of QNN's.
 _PRIORITIES = ("low", "normal", "normal_high", "high", "normal_low", "high_plus", "critical", "critical_plus")
@@ -67,12 +67,14 @@ PROVIDER = Table(
         ),
         Option(
             name="profiling_level",
+            seen=(EffectPlace.PROFILE,),
             kind=Word(("off", "basic", "detailed", "linting", "optrace")),
             default="off",
             about="How much of each run is profiled; `run_async(...).profile` has the events.",
         ),
         Option(
             name="profiling_file_path",
+            seen=(EffectPlace.FILES,),
             kind=Text("a path"),
             default="",
             about="Events are written there as CSV, in the provider's columns; a log for `openhtp profile-viewer`"
@@ -80,6 +82,7 @@ PROVIDER = Table(
         ),
         Option(
             name="rpc_control_latency",
+            seen=(EffectPlace.STATE,),
             kind=Decimal(),
             default="0",
             about="Latency that is asked of the remote call: a vote, which the device keeps and shows."
@@ -94,6 +97,7 @@ PROVIDER = Table(
         ),
         Option(
             name="htp_performance_mode",
+            seen=(EffectPlace.MODELLED_TIMES, EffectPlace.MEASURED_TIMES, EffectPlace.STATE),
             kind=Word(PERFORMANCE_MODES),
             default="default",
             about="The perf profile of the session: votes on clocks, which change modelled times and traces, and"
@@ -101,6 +105,7 @@ PROVIDER = Table(
         ),
         Option(
             name="qnn_saver_path",
+            seen=(EffectPlace.FILES,),
             kind=Text("a path"),
             default="",
             about="Where set, all calls of the API are recorded in `saver_output/`, for `openhtp replay`.",
@@ -116,7 +121,7 @@ PROVIDER = Table(
             name="htp_graph_finalization_optimization_mode",
             kind=Word(("0", "1", "2", "3")),
             default="0",
-            about="How hard preparation tries.",
+            about="How hard preparation tries: modelled times of the graph follow. 0 is the HTP's own default, 2.",
             sets="graph.optimization_level",
         ),
         Option(
@@ -135,12 +140,14 @@ PROVIDER = Table(
         ),
         Option(
             name="device_id",
+            seen=(EffectPlace.REFUSALS,),
             kind=Word(("0",), "there is one device"),
             default="0",
             about="Which device; there is one.",
         ),
         Option(
             name="enable_htp_fp16_precision",
+            seen=(EffectPlace.WARNINGS,),
             kind=_SWITCH,
             default="0",
             about="'1' says that float nodes are meant; otherwise a warning names one. Half precision either way.",
