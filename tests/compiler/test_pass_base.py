@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from compiler_graphs import GraphOf
 
-from openhtp.compiler import checks
+from openhtp.compiler import pass_base as checks
 from openhtp.compiler.driver import compile_graph, portable_program
 from openhtp.compiler.pass_base import Pass, run_passes
 from openhtp.core.errors import InternalError, InvalidArgument

@@ -12,7 +12,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.engine.modelled import ModelledEngine
 from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.frontend.onnx_import import load
-from openhtp.testing.virtual import virtual_device
+from openhtp.testing import virtual_device
 
 
 def test_it_has_the_steps_of_the_program_and_leaves_outputs_alone() -> None:

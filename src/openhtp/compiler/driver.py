@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from openhtp.compiler import checks
+from openhtp.compiler import pass_base as checks
 from openhtp.compiler.kernels import draft_program
 from openhtp.compiler.pass_base import Pass, run_passes
 from openhtp.compiler.passes.assign_kinds import assign_kinds, assign_units

@@ -6,7 +6,6 @@
 """
 
 from openhtp.runtime.instruments.saving_calls import saved as record_calls
-from openhtp.testing.faults import fail_next, hold, inject, release
-from openhtp.testing.virtual import virtual_device
+from openhtp.testing.devices import fail_next, hold, inject, release, virtual_device
 
 __all__ = ["fail_next", "hold", "inject", "record_calls", "release", "virtual_device"]

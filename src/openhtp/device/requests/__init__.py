@@ -5,7 +5,7 @@ Knows messages and the device's reaction to each. Must not know sockets: a handl
 its handler here.
 """
 
-from openhtp.device.requests import contexts, device, graphs, power, updates
+from openhtp.device.requests import contexts, device, graphs, updates
 from openhtp.device.requests.table import HANDLERS, Asked, Host, answer
 
-__all__ = ["HANDLERS", "Asked", "Host", "answer", "contexts", "device", "graphs", "power", "updates"]
+__all__ = ["HANDLERS", "Asked", "Host", "answer", "contexts", "device", "graphs", "updates"]

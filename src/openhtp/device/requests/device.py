@@ -1,14 +1,17 @@
-"""Requests about the device as a whole: connect, describe, record, inject faults, shut down."""
+"""Requests about the device as a whole: connect, describe, record, inject faults, vote on power, shut down."""
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
-from openhtp.core.errors import ExecutionError, UnsupportedFeature
+from openhtp.core.errors import ExecutionError, InvalidArgument, UnsupportedFeature
 from openhtp.device.requests.table import Asked, Sender, handles
 from openhtp.device.sessions import FaultReach, find
+from openhtp.device.tasks import Task
+from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.sched.events import HoldChanged
@@ -115,4 +118,46 @@ def add_duct(asked: Asked, request: ms.AddDuct) -> ms.Reply:
 def shut_down(asked: Asked, request: ms.Shutdown) -> ms.Reply:
     """Shut the device down."""
     asked.host.stop(now=request.now)
+    return ms.Reply()
+
+
+@handles(ms.CreatePowerConfig)
+def create_power_config(asked: Asked, request: ms.CreatePowerConfig) -> ms.Reply:
+    """Create an id under which to vote."""
+    if request.device_id != 0:
+        raise InvalidArgument(
+            f"device_id is {request.device_id}; there is one device, 0",
+            st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_INVALID_INPUT,
+        )
+    number = asked.core.new_number()
+    asked.core.power.create(number, asked.session.number, request.core)
+    return ms.Reply(value=number)
+
+
+@handles(ms.SetPowerConfig)
+def change_votes(asked: Asked, request: ms.SetPowerConfig) -> ms.Reply | Task[None]:
+    """Change votes, all of them or none. The vendor's library has one set of votes: the latest counts."""
+    core, session, library = asked.core, asked.session, asked.core.library
+    if request.hmx is not None:
+        asked.refuse_library("HMX votes are not handed on to it", st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED)
+    core.power.set(session.number, request, core.clock.now(), busy=session.busy)
+    session.staged = core.power.has_profile(session.number)
+    if library is None:
+        return ms.Reply()
+    dcvs = request.dcvs if request.profile is None else find_perf_profile(request.profile).dcvs
+    vote = functools.partial(
+        library.vote,
+        dcvs=dcvs,
+        rpc_latency_us=request.rpc_control_latency_us,
+        rpc_polling_us=request.rpc_polling_us,
+    )
+    return Task("voting", session, work=lambda task: vote(), finish=lambda result: ms.Reply())
+
+
+@handles(ms.DestroyPowerConfig)
+def destroy_power_config(asked: Asked, request: ms.DestroyPowerConfig) -> ms.Reply:
+    """Remove an id with all its votes."""
+    core, session = asked.core, asked.session
+    core.power.destroy(session.number, request.config, core.clock.now())
+    session.staged = core.power.has_profile(session.number)
     return ms.Reply()
