@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import openhtp as htp
@@ -19,7 +20,8 @@ from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.genie import Chat, find_genie
 from openhtp.genie.libraries import link_libraries
 from tests.capi.c_programs import can_load_python, host_environment
-from tests.genie.conftest import PROMPT
+from tests.genie.conftest import AUSTEN, CALIBRATION, PROMPT
+from tests.llm.test_adapter import peft
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [
@@ -151,6 +153,30 @@ def test_a_full_context_ends_the_query(bundles: dict[str, Path], tmp_path: Path)
     assert config["dialog"]["context"]["size"] == 992
     assert answer.end in ("complete", "context_full")
     assert answer.pieces > 900
+
+
+def test_an_adapter_is_exchanged_while_the_graphs_stay_loaded(tmp_path: Path) -> None:
+    model = llm.load(AUSTEN)
+    random = np.random.default_rng(1)
+    matrices = {}
+    for layer in range(4):
+        key = f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_"
+        matrices[f"{key}A.weight"] = (3 * random.normal(size=(4, 256)) / 16).astype(np.float32)
+        matrices[f"{key}B.weight"] = (random.normal(size=(256, 4)) / 2).astype(np.float32)
+    adapter = llm.load_adapter(peft(tmp_path / "one", matrices, target_modules=["q_proj"]), model.config)
+    options = {"ar": (32, 1), "parts": 2, "rounding": "nearest", "calibration": CALIBRATION}
+    bundle = llm.export(model, adapters=[adapter], **options)  # type: ignore[arg-type]
+    texts = {}
+    with htp.Backend() as backend:
+        for name in (None, "one"):
+            with llm.Generator(bundle, backend.create_device(soc="SM8650"), adapter=name) as ours:
+                ids = [0, *ours.tokenizer.encode(PROMPT)]
+                texts[name] = ours.tokenizer.decode(ours.complete(ids, max_new=12))
+    with Chat(bundle.save(tmp_path / "bundle")) as chat:
+        assert chat.ask(PROMPT, tokens=12).text == texts[None] != texts["one"]
+        chat.reset()
+        chat.use_adapter("one")
+        assert chat.ask(PROMPT, tokens=12).text == texts["one"]
 
 
 # What goes wrong

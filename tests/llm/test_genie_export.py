@@ -17,7 +17,9 @@ from openhtp import llm
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
 from openhtp.llm.config import RopeScaling, config_from
 from openhtp.program.binary import read_binary
+from openhtp.program.sections import section_graphs
 from tests.llm.conftest import AUSTEN
+from tests.llm.test_adapter import pairs, peft
 
 
 def test_a_bundle_has_a_configuration_for_genie(tiny: llm.Llama, tmp_path: Path) -> None:
@@ -111,3 +113,13 @@ def test_a_pass_with_concat_gives_the_bits_of_one_with_scatter(tiny: llm.Llama, 
     for name, values in results[False].items():
         np.testing.assert_array_equal(results[True][name], values, name)
     assert results[True]["logits"].std() > 0
+
+
+def test_adapters_are_told_to_genie_with_a_section_for_every_graph(tiny: llm.Llama, tmp_path: Path) -> None:
+    adapter = llm.load_adapter(peft(tmp_path / "one", pairs(1)), tiny.config)
+    bundle = llm.export(tiny, ar=(32, 1), parts=2, adapters=[adapter])
+    binary = bundle.genie_config()["dialog"]["engine"]["model"]["binary"]
+    (told,) = binary["lora"]["adapters"]
+    assert (told["name"], told["bin-sections"]) == ("one", ["adapter_one_1_of_2.bin", "adapter_one_2_of_2.bin"])
+    for part, section in zip(bundle.binaries, bundle.adapters["one"], strict=True):
+        assert section_graphs(section) == read_binary(part).graph_names

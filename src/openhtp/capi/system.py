@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, InvalidArgument
-from openhtp.program.binary import ContextBinary, open_binary
+from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary
 from openhtp.program.packed import PackedGraph
+from openhtp.program.sections import SECTION_HEAD, is_section, section_graphs
 from openhtp.report.context_binary import NATIVE_K, NATIVE_V, GraphSizes, graph_sizes
 
 _VERSION_3 = 3
@@ -71,8 +73,12 @@ def system_context_free(context: int) -> None:
 
 def _describe(entry: SystemHeld, address: int, size: int) -> Any:
     keep: list[Any] = []
+    source = ClientMemory(address, size, "the binary")
     try:
-        info = _binary_info(open_binary(ClientMemory(address, size, "the binary")), size, keep)
+        if size and is_section(source.read(0, min(size, SECTION_HEAD))):
+            info = _section_info(section_graphs(bytes(source.read(0, size))), size, keep)
+        else:
+            info = _binary_info(open_binary(source), size, keep)
     except BadBinary as error:
         error.status = st.QNN_SYSTEM_CONTEXT_ERROR_MALFORMED_BINARY
         raise
@@ -84,14 +90,28 @@ def _binary_info(binary: ContextBinary, size: int, keep: list[Any]) -> Any:
     graphs = (struct("GraphInfo") * max(1, len(binary.graph_names)))()
     for description, (name, sizes) in zip(graphs, graph_sizes(binary).items(), strict=False):
         _fill_graph(description, binary.packed(name), sizes, keep)
+    return _info(binary.info, graphs, len(binary.graph_names), size, keep)
+
+
+def _info(about: BinaryInfo, graphs: Any, count: int, size: int, keep: list[Any]) -> Any:
     info: Any = struct("BinaryInfoV3")(version=_VERSION_3, backend_id=BACKEND_ID_HTP)
-    info.build_id = (binary.info.build_id or identity.build_id()).encode()
+    info.build_id = (about.build_id or identity.build_id()).encode()
     info.core, info.backend = identity.core_api(), identity.htp_api()
-    info.soc_version, info.blob_version = (binary.info.soc or "").encode(), identity.BLOB_VERSION
-    info.blob_size, info.soc_model = size, binary.info.soc_model or 0
-    info.num_graphs, info.graphs = len(binary.graph_names), ctypes.addressof(graphs)
+    info.soc_version, info.blob_version = (about.soc or "").encode(), identity.BLOB_VERSION
+    info.blob_size, info.soc_model = size, about.soc_model or 0
+    info.num_graphs, info.graphs = count, ctypes.addressof(graphs)
     keep.append(graphs)
     return info
+
+
+def _section_info(names: Sequence[str], size: int, keep: list[Any]) -> Any:
+    """What a binary section holds: the names of the graphs that it can be applied to."""
+    graphs = (struct("GraphInfo") * len(names))()
+    for described, name in zip(graphs, names, strict=True):
+        text = name.encode()
+        keep.append(text)
+        described.version, described.name = _VERSION_3, text
+    return _info(BinaryInfo(), graphs, len(names), size, keep)
 
 
 def _fill_graph(info: Any, packed: PackedGraph, sizes: GraphSizes, keep: list[Any]) -> None:

@@ -97,8 +97,17 @@ class Bundle:
 
     def genie_config(self) -> dict[str, Any]:
         """The configuration with which Genie runs the bundle; files are named as ``save`` names them."""
-        names = [part_name(number, self.parts) for number in range(1, self.parts + 1)]
-        return genie_config(self.config, names, _TOKENIZER, context=self.context, native=self.about.native_kv)
+        numbers = range(1, self.parts + 1)
+        return genie_config(
+            self.config,
+            [part_name(number, self.parts) for number in numbers],
+            _TOKENIZER,
+            context=self.context,
+            native=self.about.native_kv,
+            adapters={
+                name: [adapter_part_name(name, number, self.parts) for number in numbers] for name in self.adapters
+            },
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""

@@ -27,8 +27,8 @@ from openhtp.program.sections import pack_section
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
-# A graph, and what is updateable in it.
-_Ends = tuple[str, tuple[TensorSpec, ...]]
+# The graphs of a part, and what is updateable in each of them.
+_Ends = tuple[list[str], tuple[TensorSpec, ...]]
 
 _PATTERNS = ("A", "B", "C")
 _MOST_AR = 4096
@@ -133,7 +133,10 @@ def _sections(
     """For each adapter a binary section for every part."""
     bits = precision.activation.bits
     stored = {adapter.name: room.stored(adapter, model.config, bits) for adapter in adapters}
-    return {name: [pack_section(graph, specs, data) for graph, specs in ends] for name, data in stored.items()}
+    return {
+        name: [pack_section(graphs[0], specs, data, others=graphs[1:]) for graphs, specs in ends]
+        for name, data in stored.items()
+    }
 
 
 def _borders(layers: int, parts: int) -> list[list[int]]:
@@ -147,7 +150,7 @@ def _binaries(
 ) -> tuple[list[bytes], list[_Ends]]:
     """One binary for each part, with its graphs for every context and number of tokens.
 
-    Also the first graph of each, and what is updateable in it.
+    Also the graphs of each, and what is updateable in them.
     """
     chosen, count = precision_named(about.precision), len(about.parts)
     ranges, levels = _completed(model, seen.ranges), Levels(model, seen.moments, seen.tokens)
@@ -174,7 +177,7 @@ def _binaries(
         graphs = [part_graph(model, plan, chosen, ranges, levels, room) for plan in plans]
         programs = [portable_program(graph, options) for graph in graphs]
         binaries.append(write_binary(programs, BinaryInfo(weight_sharing=True), compact=True))
-        ends.append((programs[0].name, programs[0].updateable_statics))
+        ends.append(([program.name for program in programs], programs[0].updateable_statics))
         _tell(progress, "writing graphs", number / count)
     return binaries, ends
 

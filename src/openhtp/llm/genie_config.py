@@ -7,7 +7,7 @@ absolute names, as ``openhtp genie chat`` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openhtp.core.hmx_layout import BLOCK
@@ -19,12 +19,19 @@ _NO_TOKEN = -1
 
 
 def genie_config(
-    config: LlamaConfig, parts: Sequence[str], tokenizer: str, *, context: int, native: bool
+    config: LlamaConfig,
+    parts: Sequence[str],
+    tokenizer: str,
+    *,
+    context: int,
+    native: bool,
+    adapters: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """A dialog that always takes the likeliest token, so that two runs can be compared.
 
     Genie fills a native cache to the last place of the context and then asks for one more pass, whose new tokens
-    have no room. With a context that is shorter by one block, Genie ends the query itself.
+    have no room. With a context that is shorter by one block, Genie ends the query itself. ``adapters`` has the
+    files of each adapter, one for every part.
     """
     end = list(config.eos) or [_NO_TOKEN]
     return {
@@ -47,12 +54,20 @@ def genie_config(
                 "model": {
                     "version": 1,
                     "type": "binary",
-                    "binary": {"version": 1, "ctx-bins": list(parts)},
+                    "binary": {"version": 1, "ctx-bins": list(parts), **_lora(adapters)},
                     "positional-encoding": _positions(config),
                 },
             },
         }
     }
+
+
+def _lora(adapters: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    if not adapters:
+        return {}
+    sections = [{"version": 1, "name": name, "bin-sections": list(files)} for name, files in adapters.items()]
+    # Genie wants the name of an input that scales adapters, whether the graphs have one or not.
+    return {"lora": {"version": 1, "alpha-tensor-name": "lora_alpha", "adapters": sections}}
 
 
 def _backend(config: LlamaConfig) -> dict[str, Any]:

@@ -34,6 +34,8 @@ _MAGIC = b"OHTPSECT"
 # 2: per-channel encodings are packed numbers.
 _VERSION = 2
 _HEAD = struct.Struct("<8sIIQ")
+# Bytes of a file that ``is_section`` has to see.
+SECTION_HEAD = len(_MAGIC)
 
 
 class _SectionTensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,6 +49,8 @@ class _SectionTensor(msgspec.Struct, frozen=True, omit_defaults=True):
 class _SectionHeader(msgspec.Struct, frozen=True):
     graph: str
     tensors: list[_SectionTensor]
+    # Further graphs of the same context with the same tensors.
+    others: list[str] = []
 
 
 _DECODER = msgspec.msgpack.Decoder(_SectionHeader)
@@ -65,8 +69,13 @@ def pack_section(
     specs: Sequence[TensorSpec],
     data: Mapping[str, Array],
     encodings: Mapping[str, Encoding] | None = None,
+    *,
+    others: Sequence[str] = (),
 ) -> bytes:
-    """A section of these tensors of a graph, with the data, the encoding or both of each, as given."""
+    """A section of these tensors of a graph, with the data, the encoding or both of each, as given.
+
+    ``others`` are further graphs that the section can be applied to: they have the same updateable tensors.
+    """
     encodings = encodings or {}
     tensors = [
         _SectionTensor(
@@ -79,7 +88,20 @@ def pack_section(
         for spec in specs
         if spec.name in data or spec.name in encodings
     ]
-    return _sealed(graph, tensors, *(np.ascontiguousarray(data[t.name]).tobytes() for t in tensors if t.has_data))
+    stored = [np.ascontiguousarray(data[tensor.name]).tobytes() for tensor in tensors if tensor.has_data]
+    return _sealed(_SectionHeader(graph, tensors, list(others)), *stored)
+
+
+def is_section(head: bytes | memoryview) -> bool:
+    """Whether a file that begins so is a binary section."""
+    return bytes(head[: len(_MAGIC)]) == _MAGIC
+
+
+def section_graphs(section: bytes) -> tuple[str, ...]:
+    """Names of the graphs that a section can be applied to. Raises BadBinary for a damaged section."""
+    nbytes = _header_bytes(memoryview(section), validate=True)
+    header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
+    return (header.graph, *header.others)
 
 
 def section_for(section: bytes, graph: str) -> bytes:
@@ -89,12 +111,12 @@ def section_for(section: bytes, graph: str) -> bytes:
     """
     nbytes = _header_bytes(memoryview(section), validate=True)
     header = _decoded(section[_HEAD.size : _HEAD.size + nbytes])
-    return _sealed(graph, header.tensors, section[_HEAD.size + nbytes :])
+    return _sealed(_SectionHeader(graph, header.tensors), section[_HEAD.size + nbytes :])
 
 
-def _sealed(graph: str, tensors: list[_SectionTensor], *data: bytes) -> bytes:
+def _sealed(content: _SectionHeader, *data: bytes) -> bytes:
     """Header and data of a section behind their checksum."""
-    header = msgspec.msgpack.encode(_SectionHeader(graph, tensors))
+    header = msgspec.msgpack.encode(content)
     checksum = zlib.crc32(struct.pack("<Q", len(header)))
     for part in (header, *data):
         checksum = zlib.crc32(part, checksum)
@@ -149,7 +171,7 @@ def _check_ends(header: _SectionHeader, graph: str, specs: Sequence[TensorSpec])
     with_data = [tensor.name for tensor in header.tensors if tensor.has_data]
     encoded = [tensor.name for tensor in header.tensors if tensor.quant is not None]
     fits = (
-        header.graph == graph
+        graph in (header.graph, *header.others)
         and all(item == known.get(item[0]) for item in tensors)
         and with_data in ([], [spec.name for spec in specs if spec.kind.is_static])
         and encoded in ([], [spec.name for spec in specs if spec.quant is not None])
