@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import threading
 from typing import Any
 
@@ -33,12 +35,14 @@ def near(backend: htp.Backend) -> htp.Device:
     return backend.create_device(host="thread")
 
 
-def own_graph(context: htp.Context, op: str, name: str = "g", **node: Any) -> htp.Graph:
-    """A finalized float graph of one operator of the package."""
-    graph = context.create_graph(name)
+def own_graph(
+    context: htp.Context, op: str, name: str = "g", priority: str = "normal", package: str = "tests.ops"
+) -> htp.Graph:
+    """A finalized float graph of one operator of a package."""
+    graph = context.create_graph(name, priority=priority)
     graph.add_tensor("x", X.shape, "float32", kind="app_write")
     graph.add_tensor("y", X.shape, "float32", kind="app_read")
-    graph.add_node(op, name=f"the {op}", inputs=["x"], outputs=["y"], package="tests.ops", **node)
+    graph.add_node(op, name=f"the {op}", inputs=["x"], outputs=["y"], package=package)
     graph.finalize()
     return graph
 
@@ -293,9 +297,6 @@ def test_a_named_device_loads_no_code_that_a_client_names(backend: htp.Backend) 
 
 
 def test_estimates_have_the_operator_s_own_work(near: htp.Device) -> None:
-    def heavy(node: Any) -> htp.Work:
-        return htp.Work.on(node, vector_ops=2_000_000_000)
-
     def priced(package: htp.OpPackage) -> Any:
         with htp.Backend() as backend:
             backend.register_op_package(package)
@@ -308,10 +309,18 @@ def test_estimates_have_the_operator_s_own_work(near: htp.Device) -> None:
 
     swish_op = PACKAGE.operators[0]
     light = priced(htp.OpPackage("light.ops", "1", [swish_op]))
-    slow = priced(htp.OpPackage("heavy.ops", "1", [htp.Operator("Swish", same, swish_op.compute, work=heavy)]))
     assert light.ops[0].op == "light.ops::Swish"
-    assert slow.total_us > 100 * light.total_us
-    assert any("not calibrated" in note or "Swish" in note for note in slow.notes)
+    assert any("Swish" in note for note in light.notes)  # which says that no published network has it
+    heavy = {
+        "HVX": lambda node: htp.Work.on(node, vector_ops=2_000_000_000),
+        "HMX": lambda node: htp.Work.on(node, macs=200_000_000_000),
+        "memory": lambda node: htp.Work(bytes_read=1_000_000_000),
+    }
+    for unit, work in heavy.items():
+        operator = htp.Operator("Swish", same, swish_op.compute, work=work)
+        slow = priced(htp.OpPackage("heavy.ops", "1", [operator]))
+        assert slow.total_us > 100 * light.total_us
+        assert slow.ops[0].bound.value == unit
 
 
 def test_profiles_have_the_operator_s_own_name(near: htp.Device) -> None:
@@ -364,3 +373,47 @@ def test_an_abandoned_call_ends_and_its_thread_with_it() -> None:
 def test_work_on_what_is_no_node_is_refused() -> None:
     with pytest.raises(htp.QnnError, match="node is an int; expected the node"):
         htp.Work.on(3, vector_ops=1)  # type: ignore[arg-type]
+
+
+def test_urgent_work_comes_between_the_pieces(near: htp.Device) -> None:
+    """Without pieces, it would have to wait for the whole operator."""
+    order: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long_piece(node: Any, arrays: Any) -> Any:
+        order.append("piece")
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return arrays[0]
+
+    def at_once(node: Any, arrays: Any) -> Any:
+        order.append("urgent")
+        return arrays[0]
+
+    operators = [
+        htp.Operator("Long", same, long_piece, split_axis=0, pieces=4, time_limit_s=PATIENCE_S),
+        htp.Operator("Short", same, at_once),
+    ]
+    near.backend.register_op_package(htp.OpPackage("long.ops", "1", operators))
+    context = near.create_context()
+    long = own_graph(context, "Long", "long", priority="low", package="long.ops")
+    urgent = own_graph(context, "Short", "urgent", priority="high", package="long.ops")
+    slow = long.execute_async({"x": X})
+    assert begun.wait(PATIENCE_S)
+    quick = urgent.execute_async({"x": X})
+    near.info()  # answered after the execution was taken in
+    go_on.set()
+    slow.result(PATIENCE_S)
+    quick.result(PATIENCE_S)
+    assert order == ["piece", "urgent", "piece", "piece", "piece"]
+
+
+def test_a_restarted_device_gets_its_packages_again(backend: htp.Backend) -> None:
+    backend.register_op_package(PACKAGE)
+    device = backend.create_device(host="process")
+    graph = own_graph(device.create_context(), "Swish")
+    os.kill(device.pid, signal.SIGKILL)
+    with pytest.raises(htp.QnnError):
+        graph.execute({"x": X})
+    fresh = own_graph(device.create_context(), "Swish")
+    np.testing.assert_allclose(fresh.execute({"x": X})["y"], swish(X), atol=4e-3)

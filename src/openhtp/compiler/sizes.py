@@ -118,6 +118,12 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
     if not calibrated:
         unit_size["macs"] = work.macs
     first = program.source.resolved(kernel.nodes[0])
+    precision = precision_of((*activations, *written))
+    if op_of(first).own is not None:
+        # What an operator of a package says that it moves beyond its tensors comes from DDR, as weights do.
+        own_bytes = sum(spec.nbytes for spec in (*activations, *constants, *written))
+        further = max(0, work.bytes_read + work.bytes_written - own_bytes)
+        weights += further // (1 if precision is None else precision.weight_bytes)
     return KernelSize(
         name=kernel.name,
         op=kernel.op,
@@ -131,7 +137,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
         vector_padding=_vector_padding(tuple(spec.shape for spec in written)),
         read_padding=_vector_padding(tuple(spec.shape for spec in activations)),
         sloped=elements if kind in MATRIX_KINDS and _has_slopes(kernel) else 0,
-        precision=precision_of((*activations, *written)),
+        precision=precision,
         calibrated=calibrated,
         reads=reads,
         strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
