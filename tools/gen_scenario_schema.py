@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from openhtp.core.enumerations import Priority
+from openhtp.core.units import TIME_UNITS
 from openhtp.core.validating import MAX_TEXT
 from openhtp.cost.llm import PRESETS
 from openhtp.hw.catalog import catalog
@@ -26,6 +27,7 @@ from openhtp.planning.schema import PATH
 from openhtp.planning.voting import CORNERS, HMX_CORNERS
 
 _Schema = dict[str, Any]
+_WITH_UNIT = rf"^\s*[0-9][0-9.eE+-]*(\s*/\s*[0-9][0-9.]*)?\s*({'|'.join(TIME_UNITS)})?\s*$"
 _WIDTH = 115
 # The reader takes a number as a name too: what YAML makes of `name: 7`.
 _NAME: _Schema = {"type": ["string", "number"], "minLength": 1, "maxLength": MAX_TEXT}
@@ -169,7 +171,8 @@ def _number(bounds: NumberRange) -> _Schema:
     """Bounds of times are left to the reader, being in nanoseconds whatever the file's unit is."""
     schema: _Schema = {"type": "integer" if bounds.whole else "number"}
     if bounds.unit == TIME:
-        return {**schema, ("exclusiveMinimum" if bounds.lowest else "minimum"): 0}
+        number = {**schema, ("exclusiveMinimum" if bounds.lowest else "minimum"): 0}
+        return {"anyOf": [number, {"type": "string", "pattern": _WITH_UNIT}]}
     return {**schema, "minimum": bounds.lowest, "maximum": bounds.highest}
 
 

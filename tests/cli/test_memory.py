@@ -75,6 +75,16 @@ def test_binaries_are_read_and_not_loaded(shared_device: htp.Device, tmp_path: P
     assert found["vtcm_backup_bytes"] == 4096, "what is in VTCM at once: eight numbers"
 
 
+def test_files_of_one_name_are_numbered(shared_device: htp.Device, tmp_path: Path) -> None:
+    path = tmp_path / "net.bin"
+    with shared_device.create_context() as context:
+        relu_graph(context, "net")
+        path.write_bytes(context.get_binary())
+    status, text = plan(str(path), str(path), "other=1MB", str(path), "--json", "-")
+    assert status == 0, text
+    assert [each["name"] for each in json.loads(text)["contexts"]] == ["net", "net (2)", "other", "net (3)"]
+
+
 def test_a_graph_that_no_device_compiled_may_have_all_vtcm(shared_device: htp.Device, tmp_path: Path) -> None:
     path = tmp_path / "net.bin"
     with shared_device.create_context() as context:

@@ -44,7 +44,12 @@ BAD = {
     "shorter than the clock": ("every: 10", "every: 0.0001", 10, "less than a nanosecond"),
     "endless": ("at: 0", "every: 1, until: 1.0e+12", 11, "requests up to here; more than"),
     "longer than a year": ("at: 0", "at: 1.0e+15", 11, "more than a year"),
-    "not a number": ("deadline: 33", "deadline: soon", 6, "expected a number, found 'soon'"),
+    "not a number": (
+        "deadline: 33",
+        "deadline: soon",
+        6,
+        "one with a unit: 5ms, 1/30s, found 'soon'",
+    ),
     "not finite": ("deadline: 33", "deadline: .inf", 6, "expected a number"),
     "unknown client": ("client: llm, at", "client: lm, at", 11, "did you mean 'llm'"),
     "unknown priority": ("priority: high", "priority: urgent", 4, "priority 'urgent' is unknown"),

@@ -29,6 +29,7 @@ from openhtp.cli._terminal import (
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
+from openhtp.core.units import MS, duration_ns
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
 from openhtp.planning.chunks import ChunkRow, compare_chunks
@@ -242,32 +243,42 @@ def _llm_notes(estimates: list[LlmEstimate]) -> list[str]:
     return notes
 
 
+def _milliseconds(option: str, text: str) -> float:
+    """``5ms``, ``1/30s``; a number alone is in milliseconds."""
+    time_ns = duration_ns(text, MS)
+    if not time_ns:
+        raise typer.BadParameter(f"{option} {text!r}: expected a time above 0, as 5ms or 1/30s")
+    return time_ns / MS
+
+
 @app.command()
 def chunks(
     model: Annotated[str, typer.Argument(help="A preset, such as llama-3.2-3b.")],
     soc: Annotated[str, typer.Option(help="Chip.")] = "SM8750",
-    run_ms: Annotated[float, typer.Option("--run", min=0.001, help="Run of the camera's network, in ms.")] = 5.0,
-    every: Annotated[float, typer.Option(min=0.001, help="Milliseconds between two frames.")] = 33.0,
-    deadline: Annotated[float | None, typer.Option(help="Of a frame, in ms; the next frame unless given.")] = None,
+    run: Annotated[str, typer.Option("--run", help="Run of the camera's network: 5ms, or 5 for ms.")] = "5ms",
+    every: Annotated[str, typer.Option(help="Time between two frames: 33ms, 1/30s.")] = "33ms",
+    deadline: Annotated[str | None, typer.Option(help="Of a frame, 50ms; the next frame unless given.")] = None,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens before the first one is written.")] = 512,
     generate: Annotated[int, typer.Option(min=1, help="Tokens to write.")] = 128,
     parts: Annotated[str, typer.Option(help="Graphs that a pass is split into: one or several numbers.")] = "1,3",
     json_file: JsonFile = None,
 ) -> None:
     """Plan a language model beside a camera for every size of its passes (modelled)."""
+    times = {"--run": run, "--every": every, "--deadline": deadline}
+    milliseconds = {option: _milliseconds(option, text) for option, text in times.items() if text is not None}
     with errors_reported(), _waiting("planning") as told:
         rows = compare_chunks(
             model,
             soc,
-            run_ms=run_ms,
-            every_ms=every,
-            deadline_ms=deadline,
+            run_ms=milliseconds["--run"],
+            every_ms=milliseconds["--every"],
+            deadline_ms=milliseconds.get("--deadline"),
             prompt=prompt,
             generate=generate,
             parts=_numbers(parts, "--parts"),
             progress=told,
         )
-        show(_chunk_sheet(rows, f"{model} beside a camera: {run_ms:g} ms every {every:g} ms, on {soc} (modelled)"))
+        show(_chunk_sheet(rows, f"{model} beside a camera: {run} every {every}, on {soc} (modelled)"))
         say(
             "Pairs: where frames wait for a run (Windows) / where they pre-empt it. Run: the longest; first: first"
             f" token; missed and p99 (ms): of {rows[0].beside['waits'].frames} frames.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +75,10 @@ def plan(
         backup = largest_backup(chip.vtcm_bytes, nbytes)
         if not nbytes:
             raise InvalidArgument(f"--limit is {limit!r}; expected a size above 0, as 2GB")
-        wanted = [_configured(context, config) for item in contexts for context in _read(item, backup)]
+        read: list[ContextPlan] = []
+        for item in contexts:
+            read += _read(item, backup, read)
+        wanted = [_configured(context, config) for context in read]
         # Room that is estimated holds for buffers that are registered before the next context is made.
         estimated = config is not None and config.context_options().get("io_memory_estimation", False)
         acts = io_after_each(wanted) if estimated else None
@@ -93,7 +97,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _read(item: str, backup: int) -> list[ContextPlan]:
+def _read(item: str, backup: int, others: Sequence[ContextPlan]) -> list[ContextPlan]:
     path = Path(item)
     if path.suffix.lower() in _FILES:
         data = read_file(path, most=_MOST_TEXT, what="a file of contexts", error=BadModel)
@@ -106,7 +110,14 @@ def _read(item: str, backup: int) -> list[ContextPlan]:
         return [context_from_words(item)]
     binary = open_given(path)
     graphs = [(binary.packed(name), binary.data_of(name)) for name in binary.graph_names]
-    return [ContextPlan(name=path.stem, needs=needs_of(graphs, largest_backup=backup))]
+    return [ContextPlan(name=_unlike(path.stem, others), needs=needs_of(graphs, largest_backup=backup))]
+
+
+def _unlike(name: str, others: Sequence[ContextPlan]) -> str:
+    """The name of a file's context; of two files that are called ``a``, the second is ``a (2)``."""
+    names = {context.name for context in others}
+    numbered = (name, *(f"{name} ({number})" for number in range(2, len(names) + 2)))
+    return next(each for each in numbered if each not in names)
 
 
 def _configured(context: ContextPlan, config: BackendConfig | None) -> ContextPlan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from openhtp.cli._terminal import (
     write_file,
     write_json,
 )
+from openhtp.core.units import duration_ns
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
 from openhtp.planning.parsing import chips_for, expected_requests
 from openhtp.planning.reading import file_text, rewritten
@@ -55,7 +55,8 @@ def plan(
         typer.Option(help="strict, edf or fair, instead of the scenario's; several to compare: strict,fair"),
     ] = None,
     window: Annotated[
-        str | None, typer.Option(help="START:END in the scenario's unit; files and pictures show only that part.")
+        str | None,
+        typer.Option(help="START:END, as 0:500 or 1s:2s; files and pictures show only that part."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with status 1 if a deadline is missed.")] = False,
     max_miss_rate: Annotated[
@@ -80,11 +81,11 @@ def plan(
     if seeds is not None:
         monte_carlo_command(ctx, scenario, seeds, policy, json_file)
         return
-    shown = _window(window)
     if write is not None and not search:
         raise typer.BadParameter("--write needs --optimize: there is nothing new to write")
     with errors_reported(), registered_named(op_package):
         loaded = _voting(load_scenario(scenario), modelled_config(config_file)[1])
+        shown = _window(window, loaded)
         policies = [policy_named(name.strip()) for name in policy.split(",")] if policy else [loaded.policy]
         times = dict(read_limit(text, loaded) for text in max_p99 or ())
         advice = optimize(replace(loaded, policy=policies[0]), on_chip=chips_for(scenario)) if search else None
@@ -159,17 +160,16 @@ def _is_small(scenario: Scenario) -> bool:
     return sum(expected_requests(scenario)) < LARGE
 
 
-def _window(text: str | None) -> tuple[float, float] | None:
+def _window(text: str | None, scenario: Scenario) -> tuple[float, float] | None:
     if text is None:
         return None
     start, _, end = text.partition(":")
-    try:
-        first, last = float(start or 0), float(end)
-    except ValueError:
-        raise typer.BadParameter(f"--window {text!r}: expected START:END, for example 0:500") from None
-    if not 0 <= first < last < math.inf:
-        raise typer.BadParameter(f"--window {text!r}: START must be at least 0 and below END")
-    return first, last
+    first_ns, last_ns = (duration_ns(time, scenario.unit_ns) for time in (start or "0", end))
+    if first_ns is None or last_ns is None:
+        raise typer.BadParameter(f"--window {text!r}: expected START:END, for example 0:500 or 1s:2s")
+    if first_ns >= last_ns:
+        raise typer.BadParameter(f"--window {text!r}: START must be below END")
+    return first_ns / scenario.unit_ns, last_ns / scenario.unit_ns
 
 
 def _write_pictures(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,16 @@ Ask = Callable[[list[Any]], Dims]
 _BATCH, _IMAGE, _OTHER = 1, 224, 16
 # One number is spread over an input of at most this many elements.
 _MOST_FILLED = 1 << 26
+
+OPEN_SIZES = "open sizes"
+"""Under this key ``QnnError.where`` has the ``OpenSizes`` that an error is about."""
+
+
+class OpenSizes(NamedTuple):
+    """Sizes that a model leaves open, for those who take them by another name than ``dims`` and ``--dim``."""
+
+    problem: str
+    example: dict[str, int]
 
 
 def fix_inputs(
@@ -171,10 +181,10 @@ def _refuse_open(inputs: list[Any]) -> None:
             example.setdefault(name or f"{value.name}.{axis}", size)
     if missing:
         options = " ".join(f"--dim {shlex.quote(f'{name}={size}')}" for name, size in example.items())
-        raise UnsupportedFeature(
-            f"no fixed size: {', '.join(missing)}; the HTP takes fixed shapes only. Give the sizes that you need,"
-            f" like dims={example} or {options}"
-        )
+        problem = f"no fixed size: {', '.join(missing)}; the HTP takes fixed shapes only"
+        error = UnsupportedFeature(f"{problem}. Give the sizes that you need, like dims={example} or {options}")
+        error.where[OPEN_SIZES] = OpenSizes(problem, example)
+        raise error
 
 
 def _known_names(inputs: Iterable[Any]) -> str:

@@ -123,8 +123,7 @@ class Models:
             try:
                 runs[key] = self._timed(choice, self.soc, ballot)
             except (QnnError, OSError) as error:
-                message = error.message if isinstance(error, QnnError) else str(error)
-                at.fail(f"model {choice.name!r}: {message}")
+                at.fail(f"model {choice.name!r}: {_in_a_scenario(error)}")
         run, self._notes[key] = runs[key]
         return run
 
@@ -160,6 +159,20 @@ class Models:
         times = [max(1, round(each.total_us * US)) for each in (best, *others)]
         by_clocks = tuple(zip(possible, times, strict=True)) if others else ()
         return ModelRun(times[0], best.steps, by_clocks), notes
+
+
+def _in_a_scenario(error: QnnError | OSError) -> str:
+    """What is wrong with a model, and the key that would help; not the argument or option of other doors."""
+    if not isinstance(error, QnnError):
+        return str(error)
+    sizes = error.where.get("open sizes")
+    if sizes is None:
+        return error.message
+    from openhtp.frontend.fixing import OpenSizes  # brings in onnx
+
+    assert isinstance(sizes, OpenSizes)
+    wanted = ", ".join(f"{name}: {size}" for name, size in sizes.example.items())
+    return f"{sizes.problem}. Give the sizes that you need beside 'model', like dims: {{{wanted}}}"
 
 
 def model_place(model: str, folder: Path) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 from openhtp.core.enumerations import Priority
 from openhtp.core.errors import QnnError
 from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
-from openhtp.core.units import MIB, bytes_in_words
+from openhtp.core.units import MIB, bytes_in_words, duration_ns
 from openhtp.core.validating import KeyPlace, WrittenFields, WrittenValue
 from openhtp.hw.catalog import find_soc
 from openhtp.hw.soc import DEFAULT_STREAM_GBS, PLATFORMS, SocSpec
 from openhtp.planning import keys
-from openhtp.planning.keys import MAX_CLIENTS, MAX_REQUESTS, RANGES, ranged
+from openhtp.planning.keys import MAX_CLIENTS, MAX_REQUESTS, RANGES, NumberRange, ranged
 from openhtp.planning.models import ModelCache, ModelRun, Models, ModelTime, read_choice, read_talk, slack_of
 from openhtp.planning.reading import BadScenario, read_file, read_mapping, read_text
 from openhtp.planning.scenario import DEFAULT_STEPS, UNITS, ClientSpec, Pattern, RequestSource, Scenario
@@ -131,15 +131,24 @@ class _Times:
 
     def ns(self, value: WrittenValue, key: str) -> int:
         bounds = RANGES[key]
-        number: float = value.read(bounds.without_limits())
-        if bounds.lowest and not number:
+        time_ns, written_time = self._read(value, bounds)
+        if bounds.lowest and not time_ns:
             value.fail("0 must be above 0")
-        time_ns = number * self._unit_ns
         if time_ns > bounds.highest:
-            value.fail(f"{number:g} is more than a year")
+            value.fail(f"{written_time} is more than a year")
         if round(time_ns) < bounds.lowest:
-            value.fail(f"{number} is less than a nanosecond")
+            value.fail(f"{written_time} is less than a nanosecond")
         return round(time_ns)
+
+    def _read(self, value: WrittenValue, bounds: NumberRange) -> tuple[float, str]:
+        """Nanoseconds of ``5``, ``5ms`` or ``1/30s``, and how to say it."""
+        if isinstance(value.raw, str):
+            time_ns = duration_ns(value.raw, self._unit_ns)
+            if time_ns is None:
+                raise value.place.unexpected(value.raw, "a number, or one with a unit: 5ms, 1/30s")
+            return time_ns, value.raw
+        number: float = value.read(bounds.without_limits())
+        return number * self._unit_ns, f"{number:g}"
 
     def get(self, fields: WrittenFields, key: str) -> int | None:
         value = fields.get(key)

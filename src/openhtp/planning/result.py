@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.units import MIB, SECOND
+from openhtp.core.units import MIB, SECOND, duration_ns
 from openhtp.planning.load import overload, starved
-from openhtp.planning.scenario import UNITS, Scenario
+from openhtp.planning.scenario import Scenario
 from openhtp.planning.simulate import ClientFigures, PlanRun
 from openhtp.records.phases import Interval, client_phases
 from openhtp.report.chrome import marks_to_chrome
@@ -337,11 +337,7 @@ def read_limit(text: str, scenario: Scenario) -> tuple[str, float]:
     names = [client.name for client in scenario.clients]
     if name not in names:
         raise InvalidArgument(f"limit {text!r}; expected CLIENT=TIME, with one of {', '.join(names)}")
-    unit = next((unit for unit in ("ns", "us", "ms", "s") if amount.endswith(unit)), "")
-    try:
-        time = float(amount.removesuffix(unit))
-    except ValueError:
-        time = -1.0
-    if not 0 <= time < float("inf"):
+    time_ns = duration_ns(amount, scenario.unit_ns)
+    if time_ns is None:
         raise InvalidArgument(f"limit {text!r}: {amount!r} is no time; expected something like 20 or 20ms")
-    return name, time * UNITS[unit or scenario.unit] / scenario.unit_ns
+    return name, time_ns / scenario.unit_ns
