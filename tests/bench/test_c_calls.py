@@ -12,8 +12,9 @@ from openhtp.core.errors import UnsupportedFeature
 def test_it_runs_and_tells() -> None:
     *_, result = c_calls.run(pieces=1, samples=20, network="small_cnn")
     assert isinstance(result, CCallsResult)
-    assert [row.openhtp_us > 0 for row in result.calls] == [True] * 5
-    assert [row.samples > 0 for row in result.urgent] == [True] * 3
+    assert [row.openhtp_us > 0 for row in result.calls] == [True] * 6
+    assert [row.samples + row.disturbed > 0 for row in result.urgent] == [True] * 3
+    assert result.ratio_to_later("fresh") > 0
     assert result.long_ms > 0
 
 

@@ -45,6 +45,11 @@ class CCallsResult(QuietResult, kw_only=True):
     long_ms: float = 0.0
     vendor_installed: bool = False
 
+    def ratio_to_later(self, what: str) -> float:
+        """How many times as long as a later call the call takes that the program calls ``what``."""
+        took_us = {row.what: row.openhtp_us for row in self.calls}
+        return took_us[_WORDS[what]] / took_us[_WORDS["later"]]
+
 
 class CallPiece(msgspec.Struct, frozen=True):
     """One line of the program."""
@@ -83,6 +88,7 @@ _WORDS = {
     "async": "graphExecuteAsync, 10 deep, each",
     "later": "graphExecuteAsync until its notification, alone",
     "first": "  the first one of a context that has run",
+    "fresh": "  the first one of a graph that has not run",
     "cold": "  the first call of all, which makes everything ready",
 }
 _BESIDE = {
@@ -160,5 +166,5 @@ def _median(pieces: Sequence[CallPiece], what: str) -> float:
 
 
 def _urgent_row(pieces: Sequence[CallPiece], what: str, words: str, long_us: float) -> UrgentRow:
-    every = [piece.took_us for piece in pieces if piece.what == what]
-    return urgent_row(words, _times_of(pieces, what), every, long_us)
+    mine = [piece for piece in pieces if piece.what == what]
+    return urgent_row(words, [piece.took_us for piece in mine if piece.quiet], [p.took_us for p in mine], long_us)

@@ -186,11 +186,15 @@ def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _UrgentWait:
     return _UrgentWait(waited / 1e6, ran / 1e6, low.record.yields)
 
 
+# The most that an urgent graph may take of a long run, at the p99.
+MOST_URGENT_SHARE = 0.07
+
+
 class UrgentRow(msgspec.Struct, frozen=True):
     """How long an urgent graph took beside a long one, in parts of the long one's run.
 
     From its call to its end, its own time included. ``samples`` were not disturbed by anything else on the
-    machine; those that were count in ``p99_share_all`` alone.
+    machine; the ``disturbed`` ones count in ``p99_share_all`` alone. If all were disturbed, they count everywhere.
     """
 
     what: str
@@ -198,10 +202,13 @@ class UrgentRow(msgspec.Struct, frozen=True):
     p99_share: float
     p99_share_all: float
     samples: int
+    disturbed: int = 0
 
 
 def urgent_row(what: str, undisturbed_us: Sequence[float], every_us: Sequence[float], long_us: float) -> UrgentRow:
-    """A row of times of undisturbed samples and of all."""
-    middle = sorted(undisturbed_us)[len(undisturbed_us) // 2]
-    p99_shares = p99(undisturbed_us) / long_us, p99(every_us) / long_us
-    return UrgentRow(what, middle / long_us, *p99_shares, len(undisturbed_us))
+    """A row of times of undisturbed samples, of which there may be none, and of all."""
+    believed = sorted(undisturbed_us or every_us)
+    median, p99_us = believed[len(believed) // 2], p99(believed)
+    disturbed = len(every_us) - len(undisturbed_us)
+    shares = (median / long_us, p99_us / long_us, p99(every_us) / long_us)
+    return UrgentRow(what, *shares, len(undisturbed_us), disturbed)

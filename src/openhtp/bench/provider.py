@@ -189,7 +189,7 @@ def measure_two_sessions(urgent_model: bytes, network: str, samples: int) -> tup
         undisturbed = [
             span.end - span.begin for span in urgent_runs if not usual.is_disturbed(span, long_runs, urgent_runs)
         ]
-        rows.append(urgent_row(words, undisturbed or every, every, alone_ns))
+        rows.append(urgent_row(words, undisturbed, every, alone_ns))
         del slow, quick
     return alone_ns / 1e6, rows
 

@@ -23,12 +23,18 @@ static double now_us(void)
     return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }
 
-static double probe_us(void)
+static double spin_us(int turns)
 {
     double begin = now_us();
-    for (volatile int i = 0; i < 300000; i++)
+    for (volatile int i = 0; i < turns; i++)
         ;
     return now_us() - begin;
+}
+
+/* Some milliseconds on one core: longer than others on the machine let us have it undisturbed. */
+static double probe_us(void)
+{
+    return spin_us(15000000);
 }
 
 /* Libraries print, too: a sign before each line tells ours from theirs. */
@@ -180,23 +186,28 @@ static double queued_us(network *n)
 static void calls(int pieces)
 {
     static double times[CALLS];
-    static network cold, n;
+    static network cold, n, fresh;
     build_addition(&cold, QNN_PRIORITY_NORMAL);
     double first = round_trip_us(&cold);
     int can_queue = first >= 0;
     if (can_queue)
         tell("cold", first, 0, 0);
-    /* The first asynchronous call of a context that has run its graph before. */
+    /* The first asynchronous call of a context that has run its graph before, and of one that has not. */
     double until = now_us() + PATIENCE_US;
     for (int round = 0, last = 0; round < pieces && !last; round++) {
         build_addition(&n, QNN_PRIORITY_NORMAL);
+        build_addition(&fresh, QNN_PRIORITY_NORMAL);
         for (int i = 0; i < 20; i++)
             run(&n);
         double before = probe_us();
         if (can_queue) {
             first = round_trip_us(&n);
             tell("first", first, before, probe_us());
+            before = probe_us();
+            first = round_trip_us(&fresh);
+            tell("fresh", first, before, probe_us());
         }
+        QNN_NEED(qnn->context_free(fresh.context, NULL));
         last = now_us() > until;
         if (round + 1 < pieces && !last)
             QNN_NEED(qnn->context_free(n.context, NULL));
@@ -252,10 +263,12 @@ static void beside(const char *words, network *background, network *urgent, int 
     srand(1);
     double until = now_us() + PATIENCE_US;
     for (int i = 0; i < samples && (!i || now_us() < until); i++) {
+        /* Asleep between the probe and the call: who has just used a core for long gets it back late. */
         struct timespec a_while = {0, 1000L * (long)(long_us * (0.2 + 1.3 * rand() / RAND_MAX))};
+        double before = probe_us();
         nanosleep(&a_while, NULL);
-        probe_us(); /* a core that slept is slow at first, on a quiet machine, too */
-        double before = probe_us(), begin = now_us(), took;
+        spin_us(300000); /* a core that slept is slow at first, on a quiet machine, too */
+        double begin = now_us(), took;
         if (async)
             took = round_trip_us(urgent);
         else
