@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from openhtp.abi.structs import pointer_list, struct
-from openhtp.capi import handles
+from openhtp.capi import device as device_entries, handles
 from openhtp.capi.device import DeviceHeld
 from openhtp.capi.graph import GraphHeld
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, HtpDeviceOption
@@ -187,3 +189,17 @@ def test_b11_a_number_behind_the_old_layout_is_not_the_model(
     monkeypatch.setenv("OPENHTP_HTP_API", "5.39.0")
     assert client.chip(client.custom(HtpDeviceOption.SOC, SM8550, SM8650)) == "SM8550"
     assert client.chip(client.custom(HtpDeviceOption.ARCH, 0, 75, 73)) == "SM8650"
+
+
+@pytest.mark.parametrize("owns_python", [True, False])
+def test_the_collector_is_spared_where_python_is_ours_alone(
+    monkeypatch: pytest.MonkeyPatch, owns_python: bool
+) -> None:
+    """Objects of a program that has a Python of its own are not ours to keep."""
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setattr(device_entries, "natives", [SimpleNamespace(owns_python=owns_python)])
+    try:
+        device_entries._spare_collector()
+        assert bool(gc.get_freeze_count()) is owns_python
+    finally:
+        gc.unfreeze()

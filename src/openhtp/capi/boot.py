@@ -47,9 +47,9 @@ _in_use: list[Path] = []
 _borrowed: list[object] = []
 
 
-def start(say: int, shut: int, power: int, delivery: int) -> list[entries.Answer]:
-    """The answers by number; the arguments are addresses of functions of the stub."""
-    natives.append(NativeCalls(say, shut, power, delivery))
+def start(say: int, shut: int, power: int, delivery: int, owns_python: int = 0) -> list[entries.Answer]:
+    """The answers by number; the arguments are addresses of functions of the stub, and whether it began Python."""
+    natives.append(NativeCalls(say, shut, power, delivery, owns_python=bool(owns_python)))
     library = library_at(say)
     saves = library.name == SAVER_NAME
     if saves:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from openhtp.capi.client_backend import ClientBackend
 from openhtp.capi.entries import answers
 from openhtp.capi.handles import HandleEntry
 from openhtp.capi.logs import LogHeld
+from openhtp.capi.native_calls import natives
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, QnnError, WrongState
 from openhtp.core.option_numbers import GlobalOption
@@ -149,6 +151,7 @@ class DeviceHeld(HandleEntry):
         with self._lock:
             if self._made is None:
                 self._made = self._backend.create_device(soc=self.soc, **self._place)
+                _spare_collector()
                 self._take_waiting_votes(self._made)
             return self._made
 
@@ -185,6 +188,15 @@ class DeviceHeld(HandleEntry):
         """Free what was made."""
         self.is_freed = True
         self._backend.free()
+
+
+def _spare_collector() -> None:
+    """Where Python is ours alone: objects that there are when the first device is made stay, unvisited.
+
+    Otherwise an execution now and then waits for the collector, for longer than many a graph takes.
+    """
+    if not gc.get_freeze_count() and any(native.owns_python for native in natives):
+        gc.freeze()
 
 
 @atexit.register

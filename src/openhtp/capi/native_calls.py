@@ -13,7 +13,9 @@ natives: list[NativeCalls] = []
 class NativeCalls:
     """Functions of one copy of the stub, by address."""
 
-    def __init__(self, say: int, shut: int, power: int, delivery: int) -> None:
+    def __init__(self, say: int, shut: int, power: int, delivery: int, *, owns_python: bool) -> None:
+        """``owns_python``: the stub started the interpreter, and nobody else's objects are in it."""
+        self.owns_python = owns_python
         self._say: Any = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
         )(say)

@@ -351,8 +351,8 @@ API word QnnSaver_initialize(const void **config)
 
 static int load_handlers(void)
 {
-    /* What Python needs of us, by address. It answers with its functions in order. */
-    const word given[] = {W(say), W(shut), W(power_entries), W(delivery_functions)};
+    /* What Python needs of us, by address, and whether we started it. It answers with its functions in order. */
+    const word given[] = {W(say), W(shut), W(power_entries), W(delivery_functions), W(py.ours)};
     enum { GIVEN = sizeof given / sizeof *given };
     PyObject *values[GIVEN], *list = NULL;
     PyObject *start = python_start(root_of((void *)dispatch));
