@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,12 @@ from openhtp.session.profiling import PartRun
 from openhtp.session.values import plain_arrays
 
 _OF_A_NODE = "_kernel_time"
+# Entries that say where the constants of an optimized model go.
+_OF_THE_OPTIMIZED = (
+    "session.save_model_format",
+    "session.optimized_model_external_initializers_file_name",
+    "session.optimized_model_external_initializers_min_size_in_bytes",
+)
 
 
 def cpu_session(source: bytes | Path, options: Any) -> Any:
@@ -50,14 +56,17 @@ def write_optimized(request: SessionRequest, executable: Executable) -> None:
 
     The file is ONNX Runtime's optimized model for a CPU: what an HTP runs is no ONNX model.
     """
-    options = request.sess_options
-    if not options.optimized_model_filepath or isinstance(executable, CpuExecutable):
+    asked = request.sess_options
+    if not asked.optimized_model_filepath or isinstance(executable, CpuExecutable):
         return
-    profiled, options.enable_profiling = options.enable_profiling, False
-    try:
-        cpu_session(request.source, options)
-    finally:
-        options.enable_profiling = profiled
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = asked.graph_optimization_level
+    options.optimized_model_filepath = asked.optimized_model_filepath
+    for key in _OF_THE_OPTIMIZED:
+        with suppress(RuntimeError):  # which is how ONNX Runtime says that there is no such entry
+            options.add_session_config_entry(key, asked.get_session_config_entry(key))
+    cpu_session(request.source, options)
 
 
 class CpuExecutable(Executable):
