@@ -328,3 +328,20 @@ def test_names_of_a_recording_are_only_text_in_its_c_program(tmp_path: Path) -> 
     text = (folder / "saver_output.c").read_text()
     assert 'system("' not in text
     compiled_source(folder)
+
+
+def test_operators_of_a_package_are_replayed_where_it_is_given(tmp_path: Path) -> None:
+    folder, reference = tmp_path / "rec", "tests.op_packages.own_ops:PACKAGE"
+    with saved(folder), htp.Backend() as backend, backend.create_device(host="thread") as device:
+        backend.register_op_package(reference)
+        graph = device.create_context().create_graph("g")
+        graph.add_tensor("x", (1, 8), "float32", kind="app_write")
+        graph.add_tensor("y", (1, 8), "float32", kind="app_read")
+        graph.add_node("Swish", inputs=["x"], outputs=["y"], package="tests.ops")
+        graph.finalize()
+        graph.execute(X)
+    done = run("replay", str(folder), "--op_packages", reference)
+    assert done.exit_code == 0, done.output
+    done = run("replay", str(folder))
+    assert done.exit_code == 1
+    assert "is not registered" in " ".join(done.output.split())

@@ -26,6 +26,7 @@ def replay(
         float,
         typer.Option("--max_share", min=0.0, help="How far floats may be, in parts of the largest."),
     ] = 0.01,
+    op_packages: opt.OpPackages = None,
     source: Annotated[
         Path | None, typer.Option("--source", help="Write the calls as a C program here, and make none of them.")
     ] = None,
@@ -40,7 +41,8 @@ def replay(
             return
         tolerance = Tolerance(steps=max_steps, share=max_share)
         with opt.progress() as tell:
-            outcome = make_again(recording, library_of(backend), tolerance, tell)
+            packages = opt.packages_of(op_packages)
+            outcome = make_again(recording, library_of(backend), tolerance, tell, packages)
         _print(outcome)
         write_json(json_file, _as_json(outcome))
     if not outcome.holds:

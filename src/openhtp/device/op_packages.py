@@ -82,7 +82,7 @@ def provide_packages(wanted: Iterable[ms.WantedPackage], *, may_load: bool) -> N
             raise UnsupportedFeature(
                 f"{title} cannot be imported by the device's process: it is no attribute of a module that defines"
                 " one of its functions (a script is none). Put it into a module, or create the device with"
-                " host='thread'",
+                " host='thread' (a session with transport='inprocess')",
                 _FAILED,
             )
         else:

@@ -258,6 +258,8 @@ class _SourceWriter:
     def node(self, call: cs.GraphAddNode) -> Iterator[str]:
         graph = self._graphs.setdefault(call.graph, _SavedGraph())
         params = []
+        if call.package != PACKAGE:
+            yield "/* of an op package: register it with the backend before */"
         for name, value in {**call.params, **call.arrays}.items():
             dtype, array = _param(call, name, self._value(value))
             if array.ndim == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,11 +199,16 @@ _NOT_OF_LIBRARIES = (
 )
 
 
-def replay(path: Path, library: str | None, tolerance: Tolerance, tell: Tell) -> ReplayResult:
-    """Make all calls of a recording again. Raises FormatError, with the line, for what is none."""
+def replay(
+    path: Path, library: str | None, tolerance: Tolerance, tell: Tell, packages: Sequence[str] = ()
+) -> ReplayResult:
+    """Make all calls of a recording again. Raises FormatError, with the line, for what is none.
+
+    A recording names op packages, and not where they are: every backend gets ``packages``.
+    """
     saved = SavedCalls(path)
     with ExitStack() as stack:
-        player = _Player(saved, library, tolerance, stack)
+        player = _Player(saved, library, tolerance, stack, packages)
         for call in saved.calls():
             tell("Replaying", saved.line, saved.count)
             player.make(call)
@@ -218,7 +223,15 @@ def source_of(path: Path) -> str:
 
 
 class _Player:
-    def __init__(self, saved: SavedCalls, library: str | None, tolerance: Tolerance, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        saved: SavedCalls,
+        library: str | None,
+        tolerance: Tolerance,
+        stack: ExitStack,
+        packages: Sequence[str] = (),
+    ) -> None:
+        self._packages = packages
         self.outcome = ReplayResult()
         self._saved, self._library, self._tolerance, self._stack = saved, library, tolerance, stack
         self._objects: dict[int, Any] = {}
@@ -284,6 +297,8 @@ class _Player:
         backend = self._keep(call.backend, call, lambda: Backend(library=self._library))
         if backend is not None:
             self._stack.enter_context(backend)
+            for package in self._packages:
+                backend.register_op_package(package)
 
     def device(self, call: cs.DeviceCreate) -> None:
         owner = self._find(call.backend, Backend)
