@@ -55,7 +55,7 @@ def test_a_missing_tokenizer_is_named(folder: Path) -> None:
 
 def test_a_context_that_the_graphs_do_not_have_is_refused(folder: Path) -> None:
     bundle = _changed(folder, lambda dialog: dialog["context"].update(size=256))
-    with pytest.raises(InvalidArgument, match="256 places; expected at most 224: a native cache"):
+    with pytest.raises(InvalidArgument, match="256 places; expected at most 224: a pass needs a free block"):
         bundle.chip(None)
     _changed(folder, lambda dialog: dialog["context"].update(size=224)).chip(None)
 

@@ -36,7 +36,7 @@ def test_a_bundle_has_a_configuration_for_genie(tiny: llm.Llama, tmp_path: Path)
         "rope-theta": 10000,
     }
     flat = llm.export(tiny, ar=(1,), native_kv=False).genie_config()["dialog"]
-    assert flat["context"]["size"] == 256
+    assert flat["context"]["size"] == 255
 
 
 def test_tokens_and_rope_scaling_of_the_checkpoint_are_told_to_genie(tiny: llm.Llama) -> None:

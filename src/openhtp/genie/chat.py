@@ -324,7 +324,7 @@ class _HostProcess:
     def last_words(self) -> str:
         """How it ended, and the end of what it printed."""
         code = self._process.wait(_PATIENCE_S)
-        text = self._printed().strip()
+        text = "; ".join(line for line in map(_reason, self._printed().splitlines()) if line)
         by = f", by {signal.Signals(-code).name}" if code < 0 else f", with status {code}"
         return f"{by}; it wrote: {text}" if text else by
 

@@ -14,9 +14,8 @@ from openhtp.core.checks import shown, whole_number
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import BadBinary, BadModel, InvalidArgument
 from openhtp.core.files import read_file
-from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm import Bundle
-from openhtp.llm.genie_config import GENIE_CONFIG
+from openhtp.llm.genie_config import GENIE_CONFIG, longest_dialog
 from openhtp.program.binary import ContextBinary, read_binary
 from openhtp.session.options import DEFAULT_SOC
 
@@ -108,14 +107,14 @@ class GenieBundle:
             if mask is None:
                 continue
             native = any(spec.data_format is DataFormat.HMX_WEIGHT_LAYOUT for spec in inputs.values())
-            most = mask.shape[-1] - (BLOCK if native else 0)
+            most = longest_dialog(mask.shape[-1], native=native)
             context = self.dialog.get("context")
             size = whole_number(context.get("size")) if isinstance(context, dict) else None
             if size is not None and size > most:
                 raise InvalidArgument(
                     f"context.size of {str(self.source)!r} is {size}, and graph {name!r} has"
                     f" {mask.shape[-1]} places; expected at most {most}"
-                    + (": a native cache needs a free block of 32" if native else "")
+                    f": a pass needs {'a free block of 32' if native else 'a free place'}"
                 )
 
     def config(self, *, asynchronous: bool = False) -> str:

@@ -29,9 +29,7 @@ def genie_config(
 ) -> dict[str, Any]:
     """A dialog that always takes the likeliest token, so that two runs can be compared.
 
-    Genie fills a native cache to the last place of the context and then asks for one more pass, whose new tokens
-    have no room. With a context that is shorter by one block, Genie ends the query itself. ``adapters`` has the
-    files of each adapter, one for every part.
+    ``adapters`` has the files of each adapter, one for every part.
     """
     end = list(config.eos) or [_NO_TOKEN]
     return {
@@ -40,7 +38,7 @@ def genie_config(
             "type": "basic",
             "context": {
                 "version": 1,
-                "size": context - BLOCK if native else context,
+                "size": longest_dialog(context, native=native),
                 "n-vocab": config.vocab,
                 "bos-token": _NO_TOKEN if config.bos is None else config.bos,
                 "eos-token": end[0] if len(end) == 1 else end,
@@ -60,6 +58,16 @@ def genie_config(
             },
         }
     }
+
+
+def longest_dialog(context: int, *, native: bool) -> int:
+    """The most tokens that Genie may be told a cache has.
+
+    Genie fills a cache to the last place and then asks for one more pass, whose new tokens have no room: a native
+    cache needs a whole block for them, any other one place. Told so, Genie ends the query itself; otherwise the
+    query fails, or Genie's process ends.
+    """
+    return context - (BLOCK if native else 1)
 
 
 def _lora(adapters: Mapping[str, Sequence[str]]) -> dict[str, Any]:
