@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import llm
+from openhtp.testing import hold, release
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 EXAMPLES = PAGE.parents[1] / "examples"
@@ -80,10 +81,12 @@ def from_onnx_to_callback(tmp_path: Path) -> None:
     onnx.save(relu_model(), path)
     called = threading.Event()
     with htp.Backend() as backend:
-        context = backend.create_device(soc="SM8650", transport="inprocess").create_context()
-        graph = context.compose_graph(htp.onnx.load(path))
+        device = backend.create_device(soc="SM8650", transport="inprocess")
+        graph = device.create_context().compose_graph(htp.onnx.load(path))
         graph.finalize()
+        hold(device)  # an idle NPU would compute so short a graph at once, on this thread
         graph.execute_async(FEED, notify=lambda *_: called.set())
+        release(device)
         assert called.wait(PATIENCE_S)
 
 
