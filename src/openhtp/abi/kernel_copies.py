@@ -97,13 +97,16 @@ class MemoryFile:
             os.close(inherited)
 
     def readv(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-        """From each remote piece, one after the other, into the local one."""
+        """Copy from each remote piece, one after the other, into the local one."""
         return _each_piece(
             local, remote, count, lambda ours, theirs, size: self._read(self._fd, ours, size, theirs)
         )
 
     def writev(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-        """The other way round. The file can write to memory that is read-only, so the map is asked first."""
+        """Copy into each remote piece.
+
+        The file can write to memory that is read-only, so the map is asked first.
+        """
 
         def write(ours: int, theirs: int, size: int) -> int:
             size = _mapped_bytes(theirs, size, "w")

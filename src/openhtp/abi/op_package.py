@@ -95,7 +95,7 @@ def _check_machine(real: str, path: str) -> None:
 
 
 def _ignore() -> int:
-    """What a package's calls into the infrastructure come to: messages and times are not kept."""
+    """Do nothing: messages and times of a package are not kept."""
     return 0
 
 

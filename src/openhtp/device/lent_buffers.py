@@ -55,7 +55,7 @@ class LentBuffers:
         self._by_use[use] = buffer
 
     def take_back(self, number: int) -> bool:
-        """Let go of a buffer; whether there was one of that number."""
+        """Give a buffer back; return whether there was one of that number."""
         for use, buffer in self._by_use.items():
             if buffer.number == number:
                 del self._by_use[use]

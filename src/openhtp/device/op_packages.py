@@ -54,7 +54,7 @@ def load_package(reference: str) -> OpPackage:
 
 
 def load_packages(packages: Sequence[str] = (), folders: Sequence[str] = ()) -> None:
-    """Have these packages from the start, on the word of whoever starts the device."""
+    """Load the packages that the user who starts the device names."""
     add_folders(folders)
     for reference in packages:
         add_package(load_package(reference))

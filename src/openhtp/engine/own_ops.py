@@ -1,4 +1,4 @@
-"""Programs with operators of a user's packages: what lies between them is computed as ever, they by themselves.
+"""Programs with operators of a user's packages, which are computed one by one, apart from the rest.
 
 A program is cut at each such operator. The pieces are programs of their own, with arrays in between, and run one
 after the other. An operator's function runs on a thread of its own, on copies of its inputs, and for a limited
@@ -62,7 +62,7 @@ def load_in_turns(program: HtpProgram, load: Callable[[HtpProgram], LoadedProgra
 
 
 def _part(program: HtpProgram, kernels: tuple[Kernel, ...]) -> HtpProgram:
-    """Kernels in a row as a program: what they take from others are its inputs, what others read its outputs."""
+    """Kernels in a row as a program: its inputs come from other kernels, and other kernels read its outputs."""
     source = program.source
     written = {name for kernel in kernels for name in kernel.outputs}
     inside = {kernel.name for kernel in kernels}

@@ -121,7 +121,7 @@ class Chat:
     # Asking
 
     def query(self, prompt: str, *, tokens: int | None = None) -> Iterator[str]:
-        """Ask, and get the answer piece by piece. Who stops listening stops the answer, too."""
+        """Ask, and get the answer piece by piece. The answer ends when the caller stops listening."""
         if not isinstance(prompt, str) or not prompt:
             raise InvalidArgument(f"prompt is {shown(prompt)}; expected a text")
         if self._busy:
@@ -322,14 +322,14 @@ class _HostProcess:
         return os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS)).decode(errors="replace")
 
     def last_words(self) -> str:
-        """How it ended, and the end of what it printed."""
+        """How the process ended, and the end of what it printed."""
         code = self._process.wait(_PATIENCE_S)
         text = "; ".join(line for line in map(_reason, self._printed().splitlines()) if line)
         by = f", by {signal.Signals(-code).name}" if code < 0 else f", with status {code}"
         return f"{by}; it wrote: {text}" if text else by
 
     def end(self) -> None:
-        """Have it end, by force if it does not."""
+        """End the process, by force if it does not end by itself."""
         with contextlib.suppress(OSError):
             self.send(HostCall(END))
         try:

@@ -1,4 +1,4 @@
-"""The same question on our library, synchronous and asynchronous, and on the vendor's."""
+"""One question on our library, synchronous and asynchronous, and on the vendor's."""
 
 from __future__ import annotations
 

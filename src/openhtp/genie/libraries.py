@@ -1,7 +1,7 @@
 """Where ``libGenie.so`` lies, and a folder in which it finds our libraries.
 
-Genie opens the QNN libraries that lie beside it before any others. So it is given a folder of links: to itself, to
-our libraries, and to those of its own that we have none of.
+Genie opens the QNN libraries that lie beside it before any others. So Genie gets a folder of links: to itself, to
+our libraries, and to its own libraries that ours do not replace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUNTIME_FOLDER = f"{PACKAGE}.libs"
 
 
 def find_genie(path: str | os.PathLike[str] | None = None) -> Path | None:
-    """The library at ``path`` (a file, or its folder); else at ``$OPENHTP_GENIE_LIBRARY``; else in the package.
+    """The library at ``path`` (or in that folder), otherwise at ``$OPENHTP_GENIE_LIBRARY`` or in the package.
 
     None if no path is given and there is none. A path that names nothing is an error.
     """

@@ -51,6 +51,6 @@ def error_words(error: Exception) -> tuple[str, str]:
 
 
 def error_from(words: tuple[str, str]) -> QnnError:
-    """The same error in another process."""
+    """An error from the words of another process."""
     kind = getattr(errors, words[0], ExecutionError)
     return kind(words[1]) if isinstance(kind, type) and issubclass(kind, QnnError) else ExecutionError(words[1])

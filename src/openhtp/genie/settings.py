@@ -1,4 +1,4 @@
-"""A bundle as Genie sees it: its ``genie_config.json``, checked where Genie's own answer would be a riddle."""
+"""A bundle as Genie sees it: its ``genie_config.json``, checked where Genie's own answer would be unclear."""
 
 from __future__ import annotations
 

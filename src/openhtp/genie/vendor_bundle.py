@@ -1,4 +1,4 @@
-"""The same graphs as context binaries of the vendor's own, so that Genie can run them on the vendor's library."""
+"""The graphs of a bundle in context binaries of the vendor's, with which Genie runs on the vendor's library."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 
 class SessionLost(DeviceLost, _state.EngineError):  # type: ignore[misc, name-defined]
-    """A session's device process went away, as ONNX Runtime's QNN provider tells it: ENGINE_ERROR.
+    """A session's device process went away; ONNX Runtime's QNN provider reports that as ENGINE_ERROR.
 
     Create the session again.
     """
@@ -45,7 +45,7 @@ class MissingInput(InvalidArgument, ValueError):
 
 
 def as_ort_error(error: QnnError) -> QnnError:
-    """The same error, from now on also an instance of the class that ONNX Runtime raises in its place."""
+    """The error, from now on also an instance of the class that ONNX Runtime raises in its place."""
     if not isinstance(error, _THEIRS):
         error.__class__ = _joined(type(error), _theirs(error))
     return error
@@ -96,7 +96,7 @@ def _restored(ours: type[QnnError], theirs: type[Exception], *arguments: Any) ->
 
 
 class OrtErrors:
-    """What goes wrong inside is an error of ONNX Runtime's, too. Every run goes through it."""
+    """Makes errors of its body errors of ONNX Runtime's, too. Every run is such a body."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ Outputs = Mapping[str, Sequence[Array]]
 
 
 class CheckVerdict(enum.Enum):
-    """What came of comparing an output."""
+    """The verdict on one output."""
 
     OK = "ok"
     TOO_FAR = "too far"
@@ -36,7 +36,7 @@ class CheckVerdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedOutput:
-    """One output over all samples: how close it is, what that means, and what is to be known about it."""
+    """One output over all samples: how close it is, what that means, and notes about it."""
 
     nearness: Closeness
     verdict: CheckVerdict
@@ -109,7 +109,7 @@ def _one_sided(exact: Array, other: Array) -> str:
 
 
 def _says_nothing(exact: Array) -> str:
-    """Why agreeing with this array is no news; empty if it is."""
+    """Why agreement with this array says nothing; empty if it says something."""
     numbers = exact.astype(np.float64)
     if not numbers.size:
         return "it is empty"

@@ -1,4 +1,4 @@
-"""``SessionOptions`` and ``RunOptions``: ONNX Runtime's, which also remember what it does not tell again."""
+"""``SessionOptions`` and ``RunOptions`` of ONNX Runtime, which also remember what it does not report."""
 
 from __future__ import annotations
 
@@ -98,5 +98,5 @@ def _pair(first_name: str, first: object, second_name: str, second: object) -> t
 
 
 def constants_of(sess_options: Any) -> UserConstants:
-    """What was given to session options; nothing to those of ONNX Runtime's own, which do not tell."""
+    """The constants of session options; none of ONNX Runtime's own options, which do not report them."""
     return sess_options.constants if isinstance(sess_options, SessionOptions) else UserConstants()

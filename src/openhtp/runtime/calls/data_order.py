@@ -64,7 +64,7 @@ class DataOrder:
         return earlier
 
     def leave(self, call: Call) -> None:
-        """A call is over and has written everything; twice does nothing."""
+        """Forget a call that is over and has written everything; a second call does nothing."""
         self._under_way.pop(call, None)
         if self._copied_out:
             self._copied_out.pop(call, None)
@@ -168,7 +168,7 @@ class DelayedCall:
         self._left = [None] * earlier
 
     def one_less(self) -> bool:
-        """One of the earlier executions is over; whether none is left. Two threads may both be told so."""
+        """Count down the earlier executions; return whether none is left. Two threads may both get True."""
         self._left.pop()
         return not self._left
 

@@ -1,4 +1,4 @@
-"""Where a graph's results are not those of its chip, or not those that its encodings ask for: told once."""
+"""Warnings, once each, of results that are not those of the chip, or not those that encodings ask for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _tell_of_full_precision(program: QnnProgram) -> None:
 
 
 def _tell_of_generations(soc: SocSpec) -> None:
-    """Whoever runs floats on chips of both generations may compare them, and find no difference here."""
+    """Warn a program that runs floats on chips of both generations: their results do not differ here."""
     if soc.arch in _GENERATIONS:
         _float_chips.setdefault(soc.arch, soc.name)
     if len(_float_chips) == len(_GENERATIONS):

@@ -77,7 +77,7 @@ class BackendPackages:
                 )
 
     def wanted(self, versions: Mapping[str, str]) -> list[ms.WantedPackage]:
-        """What a device has to know of these packages."""
+        """The references by which a device finds these packages."""
         wanted = []
         for name, version in versions.items():
             package = self._packages.get(name)
