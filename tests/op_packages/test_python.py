@@ -417,3 +417,17 @@ def test_a_restarted_device_gets_its_packages_again(backend: htp.Backend) -> Non
         graph.execute({"x": X})
     fresh = own_graph(device.create_context(), "Swish")
     np.testing.assert_allclose(fresh.execute({"x": X})["y"], swish(X), atol=4e-3)
+
+
+def test_the_child_of_a_fork_registers_packages_of_its_own(backend: htp.Backend) -> None:
+    backend.register_op_package(PACKAGE)
+    child = os.fork()
+    if not child:  # pragma: no cover
+        code = 1
+        try:
+            other = htp.OpPackage("tests.ops", "9", PACKAGE.operators)
+            code = 0 if find_package("tests.ops") is None and htp.Backend().register_op_package(other) else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert find_package("tests.ops") is PACKAGE

@@ -59,13 +59,15 @@ _CPU_TYPES = {
 _SCALAR, _TENSOR = 0, 1
 
 _opened: dict[tuple[str, str], OpPackage] = {}
-_opening = threading.Lock()
+_turn = [threading.Lock()]
+# In the child of a fork, another thread of the parent may have had it.
+os.register_at_fork(after_in_child=lambda: _turn.__setitem__(0, threading.Lock()))
 
 
 def open_library(path: str, provider: str) -> OpPackage:
     """The package that a library's provider describes. A library is opened once; the same package is returned."""
     real = os.path.realpath(path)
-    with _opening:
+    with _turn[0]:
         if (real, provider) not in _opened:
             _check_machine(real, path)
             _opened[real, provider] = _CpuLibrary(real, provider).package()

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from openhtp.sweeping.monte_carlo import ClientMisses, ConfidenceInterval, MonteCarlo
 
 
+ShownPart = Annotated[
+    str | None, typer.Option(help="START:END, as 0:500 or 1s:2s; files and pictures show only that part.")
+]
+
+
 def plan(
     ctx: typer.Context,
     scenario: Annotated[Path, typer.Argument(help="Scenario file, YAML or JSON.")],
@@ -54,10 +59,7 @@ def plan(
         str | None,
         typer.Option(help="strict, edf or fair, instead of the scenario's; several to compare: strict,fair"),
     ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(help="START:END, as 0:500 or 1s:2s; files and pictures show only that part."),
-    ] = None,
+    window: ShownPart = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with status 1 if a deadline is missed.")] = False,
     max_miss_rate: Annotated[
         float | None,

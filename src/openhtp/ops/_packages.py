@@ -6,6 +6,7 @@ Nothing here trusts the user's functions: whatever they raise or return becomes 
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -319,6 +320,13 @@ class _KnownPackages:
         self._lock = threading.Lock()
         self._users: dict[str, int] = {}
         self.packages: dict[str, OpPackage] = {}
+        os.register_at_fork(after_in_child=self._start_anew)
+
+    def _start_anew(self) -> None:
+        """In the child of a fork: backends are the parent's, and another thread of it may have had the lock."""
+        self._lock = threading.Lock()
+        self._users.clear()
+        self.packages.clear()
 
     def add(self, package: OpPackage) -> None:
         with self._lock:
