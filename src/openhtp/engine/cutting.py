@@ -22,6 +22,7 @@ from openhtp.engine.onnx_messages import (
     make_node,
     make_value_info,
 )
+from openhtp.engine.opened import End
 from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -68,13 +69,18 @@ def prepare(
     model, external = optimised(lowered, threads)
     if not place_rounding(model, lowered.marks):
         return None
-    return _Cutting(model, external, cuts, threads).run()
+    return _Cutting(model, external, cuts, threads, flowing=program.source.is_dynamic and cuts.segments > 1).run()
 
 
 class _Cutting:
     """Makes the parts of a model, one after the other, as each has to know what the ones before it give."""
 
-    def __init__(self, model: ModelProto, external: Mapping[str, Array], cuts: Cuts, threads: int) -> None:
+    def __init__(
+        self, model: ModelProto, external: Mapping[str, Array], cuts: Cuts, threads: int, *, flowing: bool
+    ) -> None:
+        """``flowing``: sizes are only known when it runs."""
+        self._flowing = flowing
+        self._flows: set[str] = set()
         self._model = model
         self._external = _write_folded_outputs(model, external)
         self._cuts = cuts
@@ -105,7 +111,8 @@ class _Cutting:
         slots, slot_bytes = share_memory(self._lives, sizes)
         placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in self._buffers.items()}
         return PreparedSegments(
-            tuple(self._parts), Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows)
+            tuple(self._parts),
+            Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows, frozenset(self._flows)),
         )
 
     def _is_cut(self, node: Any) -> bool:
@@ -137,7 +144,7 @@ class _Cutting:
 
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known)
-        stage = part.open(self._threads)
+        stage = part.open(self._threads, flowing=self._flowing)
         if isinstance(stage.session, NativeSession):  # then that is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
         self._parts.append(part)
@@ -148,11 +155,22 @@ class _Cutting:
         for end in stage.session.outputs():
             if end.name in self._known:
                 continue
+            if self._flowing:
+                self._flow(end)
+                continue
             shape = tuple(size for size in end.shape if isinstance(size, int))
             if len(shape) != len(end.shape):
                 return False
             self._keep(end.name, end.dtype, shape)
         return True
+
+    def _flow(self, end: End) -> None:
+        """Let later stages take what the runtime makes, in whatever size."""
+        sizes = tuple(
+            size if isinstance(size, int) else f"{end.name}.{axis}" for axis, size in enumerate(end.shape)
+        )
+        self._flows.add(end.name)
+        self._known[end.name] = make_value_info(end.name, onnx_type(end.dtype), sizes)
 
     def _keep(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if name not in self._known:

@@ -74,6 +74,23 @@ class PackagedSession:
             binding.bind_output(name, "cpu", 0, *_described(array))
         return BoundSession(partial(self._session._sess.run_with_iobinding, binding._iobinding, None), self)
 
+    def flow(self, inputs: Mapping[str, Any], outputs: Mapping[str, Array | None]) -> dict[str, Any]:
+        """Compute on arrays and values of the runtime; where there is no array to write to, it makes values."""
+        binding = self._session.io_binding()
+        for name, place in inputs.items():
+            if isinstance(place, np.ndarray):
+                binding.bind_input(name, "cpu", 0, *_described(place))
+            else:
+                binding.bind_ortvalue_input(name, place)
+        for name, array in outputs.items():
+            if array is None:
+                binding.bind_output(name)
+            else:
+                binding.bind_output(name, "cpu", 0, *_described(array))
+        self._session.run_with_iobinding(binding)
+        values = zip(outputs.items(), binding.get_outputs(), strict=True)
+        return {name: value for (name, array), value in values if array is None}
+
 
 def _described(array: Array) -> tuple[int, list[int], int]:
     return onnx_type(array.dtype), list(array.shape), array.ctypes.data

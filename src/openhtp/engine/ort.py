@@ -23,6 +23,7 @@ from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, 
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
+from openhtp.engine.flowing import FlowingRun
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
@@ -30,6 +31,7 @@ from openhtp.engine.opened import BoundSession
 from openhtp.engine.own_ops import ChainedProgram, has_own_ops, load_in_turns
 from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
+from openhtp.engine.segments import cuts_of
 from openhtp.engine.sessions import Staged
 from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
@@ -160,7 +162,7 @@ class OrtProgram:
             raise InternalError(f"program {self.name!r} is used after it was closed")
         return self._staged
 
-    def bind(self, arrays: Mapping[str, Array]) -> OrtRun | NativeRun:
+    def bind(self, arrays: Mapping[str, Array]) -> OrtRun | FlowingRun | NativeRun:
         """Bind every input and output to an array; intermediate buffers are made here, once."""
         if self._updateable:
             arrays = {**arrays, **self._updateable}
@@ -171,10 +173,12 @@ class OrtProgram:
                 self._checked(name, arrays)
         return NativeRun(self, arrays, *self._native_kv)
 
-    def bind_plain(self, arrays: Mapping[str, Array]) -> OrtRun:
+    def bind_plain(self, arrays: Mapping[str, Array]) -> OrtRun | FlowingRun:
         """Bind arrays that are as the sessions take them."""
         with error_context(graph=self.name):
             places = {self._names[name]: self._checked(name, arrays) for name in self._names}
+        if self._stages.flowing:
+            return FlowingRun(self._stages.stages, places)
         places = self._stages.with_buffers(places, self._spill_room)
         bound = [
             stage.session.bind(
@@ -277,7 +281,8 @@ class OrtEngine:
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:
         key = read_key()
-        if key is None or has_own_ops(program):
+        flows = program.source.is_dynamic and cuts_of(program).segments > 1
+        if key is None or has_own_ops(program) or flows:
             return None
         with error_context(graph=program.name), _refusals_reported():
             prepared = prepare(program, lower_program(program), self._threads, whole=_is_slow_to_prepare(program))

@@ -143,9 +143,10 @@ def longest_seconds(seconds: float) -> float:
 
 
 def cuts_of(program: HtpProgram) -> Cuts:
-    """Where a program is cut. The cuts depend on the program only, so that others can compute them, too."""
-    if program.source.is_dynamic:
-        return Cuts()
+    """Where a program is cut. The cuts depend on the program only, so that others can compute them, too.
+
+    Dynamic dimensions count as large as they may become.
+    """
     seconds = step_seconds(program)
     longest = longest_seconds(sum(seconds))
     rows = {}
@@ -159,6 +160,8 @@ def cuts_of(program: HtpProgram) -> Cuts:
 
 def _in_strips(program: HtpProgram, step: Step) -> bool:
     """Whether the runtime computes a step in channel-last order, so that rows are pieces of memory."""
+    if program.source.is_dynamic:
+        return False
     node = program.kernels[step.end - 1].nodes[0]
     if op_of(node).weights is None:
         return False

@@ -78,12 +78,15 @@ class SegmentModel:
     apart: frozenset[str] = frozenset()
     unpacked: bool = False
 
-    def open(self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True) -> SegmentSession:
+    def open(
+        self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True, flowing: bool = False
+    ) -> SegmentSession:
         """Make the session. ``forms`` are what it shares with others that are made with them.
 
-        Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place.
+        Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place. Where
+        values are ``flowing``, the runtime's package makes it.
         """
-        side = native()
+        side = None if flowing else native()
         session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
         return SegmentSession(session, self.inputs, self.outputs)
 
@@ -182,19 +185,23 @@ class SegmentBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All stages of a program, the buffers between them, and the windows that stages have on values."""
+    """All stages of a program, the buffers between them, and the windows that stages have on values.
+
+    Where sizes are only known when it runs there are no buffers, and the values between stages are ``flowing``.
+    """
 
     stages: tuple[SegmentSession, ...]
     buffers: Mapping[str, SegmentBuffer]
     slot_bytes: tuple[int, ...] = ()
     windows: Mapping[str, RowWindow] = dataclasses.field(default_factory=dict)
+    flowing: frozenset[str] = frozenset()
 
     @property
     def ends(self) -> set[str]:
         """The inputs and outputs of the program that its stages read and write."""
         named = {name for stage in self.stages for name in (*stage.inputs, *stage.outputs)}
         whole = {self.windows[name].of if name in self.windows else name for name in named}
-        return whole.difference(self.buffers)
+        return whole.difference(self.buffers, self.flowing)
 
     def with_buffers(self, ends: Mapping[str, Array], room: memoryview | None = None) -> dict[str, Array]:
         """The arrays of the ends, memory for one execution's values between them, and what the windows show.
