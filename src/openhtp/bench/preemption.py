@@ -23,7 +23,7 @@ from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 from openhtp.runtime.objects.device import Device
 
 # A long run that takes this much longer than the best one was disturbed by something else on the machine.
-_DISTURBED = 1.08
+DISTURBED = 1.08
 # Where a graph's memory happens to lie makes a process faster or slower by several percent, for good; so the
 # measurement is shared out over several pairs of fresh device processes.
 _LOADS = 12
@@ -59,7 +59,7 @@ class PreemptResult(msgspec.Struct, kw_only=True):
     samples_all: int = 0
 
 
-class _UrgentWait(NamedTuple):
+class UrgentWait(NamedTuple):
     """One urgent execution: how long it waited, how long the long run took, and how often that made way."""
 
     wait_ms: float
@@ -77,24 +77,24 @@ def run(
     model = quantized_network(network)
     dice = random.Random(1)
     costs: list[tuple[float, float]] = []
-    waits: list[_UrgentWait] = []
+    waits: list[UrgentWait] = []
     lengths: list[list[float]] = []
     loads = min(_LOADS, rounds)
     for load in range(loads):
         with htp.Backend() as backend:
-            cut, urgent = _load(backend, model, ExtensionsConfig(config), yield_points=True)
-            whole, _ = _load(backend, model, ExtensionsConfig(config), yield_points=False)
+            cut, urgent = load_long(backend, model, ExtensionsConfig(config), yield_points=True)
+            whole, _ = load_long(backend, model, ExtensionsConfig(config), yield_points=False)
             result.steps = cut.graph.steps
             # The client holds a whole network as Python objects; looking through them takes longer than a step.
             gc.collect()
             gc.freeze()
             yield Progress("cost of yield points", len(waits) + 1, steps)
             costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
-            lengths += _step_shares(cut)
+            lengths += step_shares(cut)
             result.latency_ms = statistics.median(with_points for with_points, _ in costs)
             for _ in range(_part(samples, load, loads)):
                 yield Progress("urgent graph against a running one", len(waits) + 1, steps)
-                waits.append(_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
+                waits.append(urgent_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
     result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
     longest = max(zip(*lengths, strict=True), key=statistics.median)
     result.longest_step_share, result.longest_step_share_p99 = statistics.median(longest), p99(longest)
@@ -107,8 +107,8 @@ def _part(total: int, load: int, loads: int) -> int:
     return total // loads + (load < total % loads)
 
 
-def _judge_waits(result: PreemptResult, every: list[_UrgentWait]) -> None:
-    undisturbed = [wait for wait in every if wait.run_ms <= result.latency_ms * _DISTURBED] or every
+def _judge_waits(result: PreemptResult, every: list[UrgentWait]) -> None:
+    undisturbed = [wait for wait in every if wait.run_ms <= result.latency_ms * DISTURBED] or every
     result.samples, result.samples_all = len(undisturbed), len(every)
     result.preempted = sum(wait.yields for wait in undisturbed)
     result.wait_ms_p50 = statistics.median(wait.wait_ms for wait in undisturbed)
@@ -118,9 +118,10 @@ def _judge_waits(result: PreemptResult, every: list[_UrgentWait]) -> None:
     result.wait_share_p99_all = p99([wait.wait_ms for wait in every]) / result.latency_ms
 
 
-def _load(
+def load_long(
     backend: htp.Backend, model: bytes, extensions: ExtensionsConfig, *, yield_points: bool
 ) -> tuple[Subject, htp.Graph]:
+    """A network of low priority and an urgent graph on a device of their own."""
     config = DeviceConfig(yield_points=yield_points, **extensions.device({}))
     device = Device(backend, DeviceOptions(config=config), extensions=extensions)
     extensions.vote(device)
@@ -138,7 +139,7 @@ def _urgent_feeds(urgent: htp.Graph) -> dict[str, Any]:
     return {"x": np.zeros(urgent.tensors["x"].shape, np.float32)}
 
 
-def _run_ms(subject: Subject) -> float:
+def run_ms(subject: Subject) -> float:
     """One undisturbed run as the device saw it."""
     execution = subject.graph.execute_async(*subject.feeds("registered", 0))
     execution.result()
@@ -146,7 +147,7 @@ def _run_ms(subject: Subject) -> float:
     return (execution.record.finished_ns - execution.record.started_ns) / 1e6
 
 
-def _step_shares(subject: Subject) -> list[list[float]]:
+def step_shares(subject: Subject) -> list[list[float]]:
     """How long each step took of several undisturbed runs, in parts of the run's time as the device saw it."""
     device = subject.graph.context.device
     device.start_trace()
@@ -163,14 +164,14 @@ def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:
     """The best time with and without yield points: in the best of many runs nothing else took part."""
     with_points, without = [], []
     for number in range(_WARM_UP + rounds):
-        times = [_run_ms(subject) for subject in (cut, whole, whole, cut)]
+        times = [run_ms(subject) for subject in (cut, whole, whole, cut)]
         if number >= _WARM_UP:
             with_points += [times[0], times[3]]
             without += times[1:3]
     return min(with_points), min(without)
 
 
-def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _UrgentWait:
+def urgent_wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> UrgentWait:
     """Submit the urgent graph a while after the long one was."""
     feeds = _urgent_feeds(urgent)
     low = subject.graph.execute_async(*subject.feeds("registered", 0))
@@ -183,7 +184,7 @@ def _wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> _UrgentWait:
     assert low.record is not None
     ran = low.record.finished_ns - low.record.started_ns - low.record.paused_ns
     waited = high.record.started_ns - submitted_ns
-    return _UrgentWait(waited / 1e6, ran / 1e6, low.record.yields)
+    return UrgentWait(waited / 1e6, ran / 1e6, low.record.yields)
 
 
 # The most that an urgent graph may take of a long run, at the p99.

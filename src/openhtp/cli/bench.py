@@ -17,6 +17,7 @@ from openhtp import zoo
 from openhtp.bench import (
     c_calls,
     cancelling,
+    interruption,
     language,
     loading,
     networks as whole,
@@ -37,6 +38,7 @@ from openhtp.bench.queueing import Result
 from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
+from openhtp.cli._interruption import interruption_sheet, network_files
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
@@ -103,14 +105,27 @@ def async_(
 def preempt(
     json_file: JsonFile = None,
     network: ZooNetwork = "resnet50",
-    samples: Annotated[int, typer.Option(min=10, help="Urgent executions.")] = 600,
+    samples: Annotated[
+        int | None, typer.Option(min=10, help="Urgent executions: 600, or with --all 40 each.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs with and without yield points.")] = 160,
+    every: Annotated[bool, typer.Option("--all", help="Each network of --models, aborts too.")] = False,
+    models: Annotated[Path, typer.Option(help="Folder of ONNX files for --all.")] = Path("out/networks"),
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Measure how soon an urgent graph starts while a long one runs, and what yield points cost."""
+    if every:
+        with errors_reported():
+            files = network_files(models)
+        of_all = _measured(
+            lambda config: interruption.run(files, samples=samples or 40, config=config), config_file, perf_profile
+        )
+        show(interruption_sheet(of_all))
+        _finish(of_all, json_file)
+        return
     result = _measured(
-        lambda config: preemption.run(network, samples=samples, rounds=rounds, config=config),
+        lambda config: preemption.run(network, samples=samples or 600, rounds=rounds, config=config),
         config_file,
         perf_profile,
     )

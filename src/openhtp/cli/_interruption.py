@@ -1,0 +1,58 @@
+"""The table of ``openhtp bench preempt --all``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.text import Text
+
+from openhtp.bench.interruption import InterruptResult
+from openhtp.cli._terminal import TextTable
+from openhtp.core.errors import BadModel, InvalidArgument
+from openhtp.core.files import read_file
+
+_MOST_BYTES = 2 << 30
+# What the documents of this project promise of every network that is long enough to be cut.
+PROMISED = 0.07
+
+
+def network_files(folder: Path) -> dict[str, bytes]:
+    """The ONNX files of a folder by name."""
+    paths = sorted(folder.glob("*.onnx"))
+    if not paths:
+        raise InvalidArgument(
+            f"{folder} has no .onnx files; expected networks to interrupt. From a checkout,"
+            " tools/bench_networks.py writes some from PyPI packages"
+        )
+    return {path.stem: read_file(path, most=_MOST_BYTES, what="an ONNX model", error=BadModel) for path in paths}
+
+
+def interruption_sheet(result: InterruptResult) -> TextTable:
+    """One row for each network; shares above what is promised stand out."""
+    columns = (
+        "network",
+        "precision",
+        "run",
+        "steps",
+        "longest step",
+        "urgent p99",
+        "abort p99",
+        "cost",
+        "samples",
+    )
+    title = "Interrupting networks: shares of the run (measured, wall clock)"
+    sheet = TextTable(title, columns, ("precision",))
+    for row in result.rows:
+        shares = (row.longest_step_share, row.urgent_share_p99, row.abort_share_p99)
+        sheet.add(
+            row.network,
+            row.precision,
+            f"{row.latency_ms:,.1f} ms",
+            str(row.steps),
+            *(Text(f"{share:.1%}", style="" if share <= PROMISED else "yellow") for share in shares),
+            f"{row.yield_points_cost:+.1%}",
+            f"{row.samples}{' disturbed' if row.disturbed else ''}",
+        )
+    within = sum(max(row.urgent_share_p99, row.abort_share_p99) <= PROMISED for row in result.rows)
+    sheet.note = f"{within} of {len(result.rows)} let go within {PROMISED:.0%} of their run."
+    return sheet
