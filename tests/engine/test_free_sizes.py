@@ -14,9 +14,10 @@ import openhtp.onnx
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.errors import ExecutionError
-from openhtp.engine import segments
+from openhtp.engine import cutting
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.prepared import Manifest, with_free_sizes
+from openhtp.engine.segments import Cuts
 from openhtp.engine.workshop import Workshop
 from openhtp.program.binary import BinaryInfo, pack_graphs, read_binary
 from openhtp.program.htp_program import HtpProgram
@@ -28,10 +29,9 @@ replace = msgspec.structs.replace
 
 @pytest.fixture(scope="module", autouse=True)
 def short_segments() -> Iterator[None]:
-    """Cut after every step, whatever the size, and nothing into strips."""
+    """Cut behind the same steps, whatever the size, and nothing into strips."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "longest_seconds", lambda seconds: 0.0)
-        patch.setattr(segments, "_in_strips", lambda program, step: False)
+        patch.setattr(cutting, "cuts_of", lambda program: Cuts((3, 7, 8)))
         yield
 
 

@@ -166,3 +166,18 @@ def test_what_crosses_the_end_of_a_step_is_what_its_buffers_hold() -> None:
     # The stem's result: 2 bytes for each element.
     first = program.kernels[program.steps[1].end - 1]
     assert crossing[1] == 2 * program.tensors[first.outputs[0]].elements
+
+
+def test_one_long_step_does_not_make_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that stays whole takes a third of the time; what lies around it is cut as finely as ever."""
+    program = compile_graph(load(zoo.MODELS["resnet18"]()), "SM8650")
+    count = len(program.steps)
+    seconds = [1.0] * count
+    seconds[count // 2] = count / 2
+    monkeypatch.setattr(segments_module, "step_seconds", lambda program: seconds)
+    ends = (0, *segments_module.cuts_of(program).after, count)
+    parts = [seconds[begin:end] for begin, end in itertools.pairwise(ends)]
+    assert [count / 2] in parts
+    assert max(sum(part) for part in parts if part != [count / 2]) <= max(
+        1.0, segments_module.longest_seconds(sum(seconds))
+    )

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import msgspec
 
 import openhtp as htp
-from openhtp import onnx
 from openhtp.bench.preemption import DISTURBED, UrgentWait, load_long, run_ms, step_shares, urgent_wait
 from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, p99
 from openhtp.bench.subjects import Subject
 from openhtp.config import BackendConfig
 from openhtp.core.tensor import TensorKind
+from openhtp.frontend.onnx_import import load
 from openhtp.runtime.objects.chosen_options import ExtensionsConfig
 
 _RUNS = 8
@@ -136,7 +136,7 @@ def _undisturbed(delays: Sequence[Measurement[_Delay]], best_ms: float) -> list[
 
 def _precision(model: bytes) -> str:
     """What most tensors between ops have."""
-    specs = [spec for spec in onnx.load(model).tensors.values() if spec.kind is TensorKind.NATIVE]
+    specs = [spec for spec in load(model).tensors.values() if spec.kind is TensorKind.NATIVE]
     bits = Counter(
         spec.dtype.bits if spec.dtype.is_fixed_point else 0
         for spec in specs

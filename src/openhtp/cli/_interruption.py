@@ -1,4 +1,4 @@
-"""The table of ``openhtp bench preempt --all``."""
+"""The tables of ``openhtp bench preempt``: of one network, and of all in a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.text import Text
 
 from openhtp.bench.interruption import InterruptResult
-from openhtp.cli._terminal import TextTable
+from openhtp.bench.preemption import PreemptResult
+from openhtp.cli._terminal import TextTable, figures
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 
@@ -56,3 +57,21 @@ def interruption_sheet(result: InterruptResult) -> TextTable:
     within = sum(max(row.urgent_share_p99, row.abort_share_p99) <= PROMISED for row in result.rows)
     sheet.note = f"{within} of {len(result.rows)} let go within {PROMISED:.0%} of their run."
     return sheet
+
+
+def preemption_sheet(result: PreemptResult) -> TextTable:
+    """The figures of one network."""
+    table = figures(f"pre-emption of {result.network} (measured, wall clock)")
+    table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
+    table.add("steps (a yield point after each)", str(result.steps))
+    longest = f"{result.longest_step_share:.1%} of the long run, p99 {result.longest_step_share_p99:.1%}"
+    table.add("  the longest of them", longest)
+    table.add("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
+    table.add("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
+    table.add("  max", f"{result.wait_ms_max:.2f} ms")
+    table.add("  p99 of all runs, disturbed or not", f"{result.wait_share_p99_all:.1%} of the long run")
+    left_out = result.samples_all - result.samples
+    table.add("runs left out: the machine was taken away", f"{left_out} of {result.samples_all}")
+    table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
+    table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
+    return table

@@ -38,7 +38,7 @@ from openhtp.bench.queueing import Result
 from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._interruption import interruption_sheet, network_files
+from openhtp.cli._interruption import interruption_sheet, network_files, preemption_sheet
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
@@ -129,20 +129,7 @@ def preempt(
         config_file,
         perf_profile,
     )
-    table = figures(f"pre-emption of {network} (measured, wall clock)")
-    table.add("one run of the long graph, undisturbed", f"{result.latency_ms:.2f} ms")
-    table.add("steps (a yield point after each)", str(result.steps))
-    longest = f"{result.longest_step_share:.1%} of the long run, p99 {result.longest_step_share_p99:.1%}"
-    table.add("  the longest of them", longest)
-    table.add("submit to start of the urgent graph, p50", f"{result.wait_ms_p50:.2f} ms")
-    table.add("  p99", f"{result.wait_ms_p99:.2f} ms ({result.wait_share_p99:.1%} of the long run)")
-    table.add("  max", f"{result.wait_ms_max:.2f} ms")
-    table.add("  p99 of all runs, disturbed or not", f"{result.wait_share_p99_all:.1%} of the long run")
-    left_out = result.samples_all - result.samples
-    table.add("runs left out: the machine was taken away", f"{left_out} of {result.samples_all}")
-    table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
-    table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
-    show(table)
+    show(preemption_sheet(result))
     _finish(result, json_file)
 
 
