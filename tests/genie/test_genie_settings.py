@@ -53,11 +53,15 @@ def test_a_missing_tokenizer_is_named(folder: Path) -> None:
         GenieBundle.at(folder)
 
 
-def test_a_context_that_the_graphs_do_not_have_is_refused(folder: Path) -> None:
-    bundle = _changed(folder, lambda dialog: dialog["context"].update(size=256))
-    with pytest.raises(InvalidArgument, match="256 places; expected at most 224: a pass needs a free block"):
+def test_a_context_that_the_graphs_do_not_have_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bundle = _changed(folder, lambda dialog: dialog["context"].update(size=257))
+    with pytest.raises(InvalidArgument, match=r"is 257, and graph .* has 256 places; expected at most 224"):
         bundle.chip(None)
+    _changed(folder, lambda dialog: dialog["context"].update(size=256)).chip(None)
+    assert "leaves no room for the last pass" in caplog.text
+    caplog.clear()
     _changed(folder, lambda dialog: dialog["context"].update(size=224)).chip(None)
+    assert not caplog.records
 
 
 def test_a_bundle_of_another_chip_is_refused(folder: Path) -> None:
