@@ -50,7 +50,7 @@ def _bind(header: dict[str, Any], made: list[container.FileSection]) -> None:
         KeyError, IndexError, TypeError, AttributeError
     ):  # what is no graph any more is not to be helped
         for graph in header["graphs"]:
-            others = [graph[key] for key in ("prepared", "updates") if graph.get(key) is not None]
+            others = [graph[key] for key in ("prepared", "updates", "chip") if graph.get(key) is not None]
             numbers = [graph["program"], *graph["data"], *others]
             graph["checksum"] = container.joint_checksum(made[number] for number in numbers)
 

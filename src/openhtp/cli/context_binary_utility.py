@@ -59,17 +59,30 @@ def _print(binary: ContextBinary, *, checked: bool) -> None:
         f"{bytes_in_words(binary.nbytes)}, format {about.blob_version}, made {target} by openhtp"
         f" {about.sdk_version}{checks}"
     )
-    columns = ("graph", "inputs", "outputs", "weights", "spill-fill", "VTCM backup", "prepared")
+    columns = (
+        "graph",
+        "inputs",
+        "outputs",
+        "weights",
+        "operations",
+        "paged",
+        "spill-fill",
+        "VTCM backup",
+        "prepared",
+    )
     sheet = TextTable("graphs", columns, ("inputs", "outputs"))
     for name in binary.graph_names:
         graph = binary.packed(name)
         info = graph.info()
+        chip = graph.chip_program()
         backup = backup_of(info, graph.vtcm_peak_bytes, about.vtcm_mb * MIB)
         sheet.add(
             name,
             ", ".join(map(str, info.inputs)),
             ", ".join(map(str, info.outputs)),
             bytes_in_words(sum(section.nbytes for section in graph.stored_data)),
+            "unknown" if chip is None else f"{chip.operations:,}",
+            "unknown" if chip is None else bytes_in_words(chip.paged_bytes),
             bytes_in_words(graph.spill_fill_bytes),
             bytes_in_words(backup) if backup or graph.vtcm_peak_bytes == 0 else "all VTCM",
             "yes" if graph.prepared is not None else "no",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -280,3 +280,15 @@ def row_ends(node: Node, tiles: int) -> tuple[int, ...]:
     strips = -(-shape[_ROWS] // _PIXEL_ROWS)
     high = -(-strips // min(tiles, strips)) * _PIXEL_ROWS
     return tuple(range(high, shape[_ROWS], high))
+
+
+def usual_formats(kernels: Sequence[KernelSize]) -> list[NumberFormat]:
+    """The format of every kernel; kernels of integers count as the rest does."""
+    known = [kernel.precision for kernel in kernels if kernel.precision is not None]
+    usual = most_common(known) if known else NumberFormat.FLOAT
+    return [kernel.precision or usual for kernel in kernels]
+
+
+def most_common(formats: Sequence[NumberFormat]) -> NumberFormat:
+    """The format that most kernels have, which is called that of the network."""
+    return max(NumberFormat, key=lambda each: sum(form is each for form in formats))

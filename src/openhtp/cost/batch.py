@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.compiler.sizes import KernelSize
+from openhtp.compiler.sizes import KernelSize, most_common
 from openhtp.compiler.vtcm.place import place
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.precision import NumberFormat
@@ -21,7 +21,7 @@ from openhtp.cost.amounts import MEGA, Amounts, Speeds
 from openhtp.cost.energy import energy_class_of, energy_pj, on_chip_pj, wide_bytes
 from openhtp.cost.model import band_of
 from openhtp.cost.rates import FoundRates, Parameters, find_rates, fitted_parameters, prices
-from openhtp.cost.running import most_common, precisions_of, verify_offered
+from openhtp.cost.running import precisions_of, verify_offered
 from openhtp.cost.timeline import run
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec

@@ -17,11 +17,11 @@ from importlib import resources
 import msgspec
 import numpy as np
 
-from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.compiler.sizes import KernelSize, most_common, sizes_of
 from openhtp.core.precision import NumberFormat
 from openhtp.cost.energy import energy_class_of, energy_pj, on_chip_pj, wide_bytes
 from openhtp.cost.rates import Band, Parameters, fitted_parameters
-from openhtp.cost.running import ONE_CORE, PricedRun, Tuning, most_common
+from openhtp.cost.running import ONE_CORE, PricedRun, Tuning
 from openhtp.hw.clocks import FULL, Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram

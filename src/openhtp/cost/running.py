@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from openhtp.compiler.sizes import KernelSize
+from openhtp.compiler.sizes import KernelSize, usual_formats
 from openhtp.compiler.vtcm.place import DEFAULT_LEVEL, placements
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
 from openhtp.core.precision import NumberFormat
@@ -92,8 +92,12 @@ class PricedRun:
         parameters: Parameters,
         clocks: Clocks,
         tuning: Tuning,
+        known: Placed | None = None,
     ) -> PricedRun:
-        """Place the kernels, price them and put them on the timeline; of several placements, the fastest."""
+        """Place the kernels, price them and put them on the timeline; of several placements, the fastest.
+
+        ``known`` is a placement that was made before.
+        """
         found = find_rates(soc, parameters)
         formats = precisions_of(kernels, precision)
         verify_offered(soc, formats)
@@ -101,7 +105,8 @@ class PricedRun:
             raise InvalidArgument(f"num_cores is {tuning.cores}; {soc.name} has {soc.cores}")
         vtcm_bytes = min(soc.vtcm_bytes, tuning.vtcm_bytes or soc.vtcm_bytes)
         runs = []
-        for placed in placements(kernels, formats, vtcm_bytes, tuning.level):
+        ways = placements(kernels, formats, vtcm_bytes, tuning.level) if known is None else [known]
+        for placed in ways:
             amounts = Amounts.of(kernels, formats, placed, parameters)
             busy = amounts.busy([found.rates], [_speeds(soc, clocks, tuning)])
             busy = replace(busy, dma=busy.dma * tuning.moved, weights=busy.weights * tuning.fetched)
@@ -126,16 +131,9 @@ def precisions_of(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> 
     if asked is not None and fixed and fixed != {asked}:
         words = " and ".join(sorted(each.value for each in fixed if each))
         raise InvalidArgument(f"the model is quantized already, to {words}; leave the precision out")
-    known = [kernel.precision for kernel in kernels if kernel.precision is not None]
-    usual = most_common(known) if known else NumberFormat.FLOAT
     if asked is not None and not fixed:
         return [asked] * len(kernels)
-    return [kernel.precision or usual for kernel in kernels]
-
-
-def most_common(precisions: Sequence[NumberFormat]) -> NumberFormat:
-    """The precision that most kernels have, which is called that of the network."""
-    return max(NumberFormat, key=lambda each: sum(precision is each for precision in precisions))
+    return usual_formats(kernels)
 
 
 def verify_offered(soc: SocSpec, precisions: Sequence[NumberFormat]) -> None:

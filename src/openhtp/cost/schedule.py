@@ -27,7 +27,8 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
         clocks: how fast the units go, by the votes in force; burst mode unless given.
     """
     soc, options = program.soc, program.options
-    run = PricedRun.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program))
+    known = program.placed if precision is None else None
+    run = PricedRun.of(sizes_of(program), soc, precision, fitted_parameters(), clocks, Tuning.of(program), known)
     drawing = _Drawing(run, clocks.core_mhz(soc.arch))
     kernels: list[KernelTime] = []
     operations: list[ScheduledOperation] = []

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.compiler.vtcm.place import vtcm_peak_bytes
+from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
@@ -35,6 +35,8 @@ from openhtp.engine.segments import cuts_of
 from openhtp.engine.sessions import Staged
 from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
+from openhtp.program.chip_program import pack_chip_program
+from openhtp.program.container import make_section
 from openhtp.program.htp_program import HtpProgram, NativeKv, spill_fill_bytes
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 
@@ -276,7 +278,10 @@ class OrtEngine:
         """The program with what it needs of memory, and with its prepared form unless it is quick without one."""
         packed = self._packed_with_form(program) or pack_program(program.source, compact=True)[0]
         return dataclasses.replace(
-            packed, spill_fill_bytes=spill_fill_bytes(program), vtcm_peak_bytes=vtcm_peak_bytes(program)
+            packed,
+            spill_fill_bytes=spill_fill_bytes(program),
+            vtcm_peak_bytes=vtcm_peak_bytes(program),
+            chip=make_section(pack_chip_program(program, placed_of(program))),
         )
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:

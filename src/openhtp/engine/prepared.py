@@ -188,6 +188,8 @@ def open_prepared(
     for number in range(len(packed.blobs)):
         if number not in used:  # it is the program's alone; what runs must still be what the whole file says
             _stored(packed, manifest, [number])
+    if packed.chip is not None:  # damage is told, though nothing that runs depends on it
+        packed.chip.checked(f"the chip's program of graph {packed.name!r}")
     makings = [_making(packed, manifest, part, threads, workshop) for part in manifest.parts]
     windows = {
         words.name: RowWindow(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))

@@ -163,6 +163,7 @@ def _record(graph: PackedGraph, ids: Sequence[int], places: Sequence[int]) -> re
         prepared=None if graph.prepared is None else next(rest),
         updates=None if graph.updates is None else next(rest),
         foreign_updates=graph.foreign_updates,
+        chip=None if graph.chip is None else next(rest),
         seal=graph.seal,
         ids=list(ids),
         static_bytes=graph.static_bytes,
@@ -258,6 +259,7 @@ class ContextBinary:
             record.packages,
             None if record.updates is None else self._section(record.updates),
             record.foreign_updates,
+            None if record.chip is None else self._section(record.chip),
         )
         if container.joint_checksum(packed.sections) != record.checksum:
             raise BadBinary(
@@ -277,7 +279,7 @@ class ContextBinary:
         numbers = {
             number
             for record in map(self._record, names)
-            for number in (record.program, record.prepared, record.updates, *record.data)
+            for number in (record.program, record.prepared, record.updates, record.chip, *record.data)
             if number is not None
         }
         bounds = sorted((section.begin, section.end) for section in map(self._section, numbers))

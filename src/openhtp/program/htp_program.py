@@ -20,6 +20,7 @@ from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Work
 from openhtp.options import OptionValues
+from openhtp.program.placement import Placed
 from openhtp.program.qnn_program import QnnProgram
 
 
@@ -166,7 +167,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HtpProgram:
-    """A portable program made ready for one SoC. Tensors, static data and options are those of ``source``."""
+    """A portable program made ready for one SoC. Tensors, static data and options are those of ``source``.
+
+    ``placed`` is where its data lies in VTCM, if that is known already: a file had it.
+    """
 
     source: QnnProgram
     soc: SocSpec
@@ -174,6 +178,7 @@ class HtpProgram:
     steps: tuple[Step, ...] = ()
     buffers: tuple[Buffer, ...] = field(default=(), repr=False)
     native_kv: NativeKv | None = None
+    placed: Placed | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

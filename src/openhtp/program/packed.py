@@ -27,6 +27,7 @@ from openhtp.ops._packages import OpPackage, find_package
 from openhtp.options import GRAPH, Changeable, OptionValues
 from openhtp.program import records
 from openhtp.program.arranging import arrange, by_trait, find_arrangement
+from openhtp.program.chip_program import ChipProgram, read_chip_program
 from openhtp.program.coding import CodedData, Coding, halved, nibbles, plain
 from openhtp.program.container import PAGE, SMALL, FileSection, digest, make_section
 from openhtp.program.qnn_program import QnnProgram, frozen_array, verify_program
@@ -79,6 +80,7 @@ class PackedGraph:
     packages: Mapping[str, str] = field(default_factory=dict)
     updates: FileSection | None = None
     foreign_updates: bool = False
+    chip: FileSection | None = None
     _told: list[GraphInfo] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -95,7 +97,7 @@ class PackedGraph:
     @property
     def sections(self) -> tuple[FileSection, ...]:
         """All its parts that are not in a header."""
-        others = (self.prepared, self.updates)
+        others = (self.prepared, self.updates, self.chip)
         return (self.words, *self.blobs, *(section for section in others if section is not None))
 
     @property
@@ -159,10 +161,18 @@ class PackedGraph:
             self.prepared.checked(f"the prepared form of graph {self.name!r}")
         if self.updates is not None:
             self.updates.checked(f"data of updateable tensors of graph {self.name!r}")
+        self.chip_program()
         used = {tensor.blob for tensor in self.record().tensors}
         for number, blob in enumerate(self.blobs):
             if number not in used:
                 blob.checked(f"data {number} of graph {self.name!r}")
+
+    def chip_program(self) -> ChipProgram | None:
+        """The program of the chip that the graph was compiled for, None if it was for none. Raises BadBinary."""
+        if self.chip is None:
+            return None
+        with error_context(graph=self.name):
+            return read_chip_program(self.chip.checked(f"the chip's program of graph {self.name!r}"))
 
     def identity(self) -> bytes:
         """A hash of the program and of its ends, as they are in the file now.

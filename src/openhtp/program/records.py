@@ -140,10 +140,10 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ``program`` is a ``ProgramRecord``. ``data`` are its blobs, by their number in the graph. ``prepared`` is an
     engine's prepared form of the program, which saves that work. Only the engine can read it, and trusts it only
     under its own ``seal``. ``updates`` has the data of its updateable tensors, or of those of another graph that
-    it shares memory with (``foreign_updates``). ``ids`` are those of inputs, then outputs. ``static_bytes``,
-    ``spill_fill_bytes`` and ``vtcm_peak_bytes`` help to make room before the graph is loaded; the latter two are
-    unknown for a graph that no device compiled. ``packages`` are the versions of the op packages of one's own that
-    its nodes come from.
+    it shares memory with (``foreign_updates``). ``chip`` is the chip's program. ``ids`` are those of inputs, then
+    outputs. ``static_bytes``, ``spill_fill_bytes`` and ``vtcm_peak_bytes`` help to make room before the graph is
+    loaded; the latter two are unknown for a graph that no device compiled. ``packages`` are the versions of the
+    op packages of one's own that its nodes come from.
     """
 
     ends: EndsRecord
@@ -159,6 +159,7 @@ class GraphRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     packages: dict[Name, Name] = {}
     updates: Count | None = None
     foreign_updates: bool = False
+    chip: Count | None = None
 
 
 _PARAM_TYPES = {

@@ -56,7 +56,7 @@ def graph_sizes(binary: ContextBinary) -> dict[str, GraphSizes]:
         blobs = dict(zip(binary.data_of(name), graph.stored_data, strict=True))
         about = graph.info()
         sizes[name] = GraphSizes(
-            op_data=graph.words.nbytes + (0 if graph.prepared is None else graph.prepared.nbytes),
+            op_data=sum(part.nbytes for part in (graph.words, graph.prepared, graph.chip) if part is not None),
             constants=sum(blob.nbytes for number, blob in blobs.items() if users[number] == 1),
             shared_weights=sum(blob.nbytes for number, blob in blobs.items() if users[number] > 1),
             io=sum(spec.nbytes for spec in (*about.inputs, *about.outputs)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.compiler.sizes import KernelSize, sizes_of, usual_formats
 from openhtp.compiler.vtcm.spill import ALIGNMENT, Arena, Lump, aligned, walk
 from openhtp.core.opcall import MOVES_NOTHING
 from openhtp.core.precision import NumberFormat
@@ -159,6 +159,13 @@ def _lump(kernel: KernelSize, form: NumberFormat, touched: int, tiles: int, vtcm
         strip=aligned(strip),
         tiled=kernel.strips > 1,
     )
+
+
+def placed_of(program: HtpProgram) -> Placed:
+    """The placement of a program; the first that comes into question where a cost model chooses among several."""
+    sizes = sizes_of(program)
+    vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
+    return place(sizes, usual_formats(sizes), vtcm_bytes, program.options.optimization_level)
 
 
 def vtcm_peak_bytes(program: HtpProgram) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openhtp.options import OptionValues
     from openhtp.program.htp_program import HtpProgram
     from openhtp.program.packed import PackedGraph
+    from openhtp.program.placement import Placed
     from openhtp.program.qnn_program import QnnProgram
     from openhtp.records.profile import ProfileEvent
     from openhtp.records.schematic import Schematic
@@ -113,8 +114,20 @@ class Modelled:
         with self._lock:
             if self._compiled is None:
                 program = self._packed.program() if self._program is None else self._program
-                self._compiled = program_for(dataclasses.replace(program, options=self._options), self.soc)
+                compiled = program_for(dataclasses.replace(program, options=self._options), self.soc)
+                self._compiled = dataclasses.replace(compiled, placed=self._stored_placement(compiled))
             return self._compiled
+
+    def _stored_placement(self, program: HtpProgram) -> Placed | None:
+        """Where the binary says that data lies in VTCM; None if it does not say, or not for this program.
+
+        At the highest level a cost model chooses among several placements, of which the binary has one.
+        """
+        from openhtp.compiler.vtcm.place import THOROUGH
+
+        chip = self._packed.chip_program()
+        fits = chip is not None and program.options.optimization_level < THOROUGH and chip.fits(program)
+        return chip.placed if fits and chip is not None else None
 
 
 def ops_of_steps(graph: Graph) -> list[StepOps]:
