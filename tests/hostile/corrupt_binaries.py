@@ -27,9 +27,10 @@ _SLACK = 512 << 10
 
 
 def good_binary(device: htp.Device) -> bytes:
-    """Two prepared graphs, one that has float forms of its weights made; two of other weights; one without any."""
+    """Two prepared graphs, one that has float forms of its weights made; two of floats, one of weights in 4 bits;
+    two that share the memory of their updateable weights; one without weights."""
     rng = np.random.default_rng(0)
-    with device.create_context() as context:
+    with device.create_context(lora_weight_sharing_enabled=True) as context:
         for name, activation in (("net", "u8"), ("wide", "u16")):
             model = zoo.quantized(zoo.MODELS["small_cnn"](), activation, samples=2)
             context.compose_graph(onnx.load(model), name).finalize()
@@ -40,8 +41,30 @@ def good_binary(device: htp.Device) -> bytes:
             y = graph.add_tensor("y", (1, 64), "float32", kind="app_read")
             graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
             graph.finalize()
+        for name, rows in (("thin", 64), ("thinner", 32)):
+            _updateable_graph(context, name, rng.normal(size=(rows, 64)).astype(np.float32))
+        _narrow_graph(context, rng.integers(-8, 8, (128, 64)).astype(np.int8))
         relu_graph(context, "relu")
         return context.get_binary()
+
+
+def _updateable_graph(context: htp.Context, name: str, weights: np.ndarray) -> None:
+    graph = context.create_graph(name)
+    x = graph.add_tensor("x", (1, 64), "float32", kind="app_write")
+    w = graph.add_tensor("w", weights.shape, "float32", kind="updateable_static", data=weights)
+    y = graph.add_tensor("y", (1, len(weights)), "float32", kind="app_read")
+    graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+    graph.finalize()
+
+
+def _narrow_graph(context: htp.Context, weights: np.ndarray) -> None:
+    quant = htp.ScaleOffset(0.1, 0)
+    graph = context.create_graph("narrow", weights_packing=True)
+    x = graph.add_tensor("x", (1, 64), "ufixed8", quant=quant, kind="app_write")
+    w = graph.add_tensor("w", weights.shape, "sfixed8", quant=quant, data=weights)
+    y = graph.add_tensor("y", (1, 128), "ufixed8", quant=quant, kind="app_read")
+    graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+    graph.finalize()
 
 
 def flipped(rng: random.Random, binary: bytes) -> bytes:

@@ -9,6 +9,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.program.binary import read_binary
+from openhtp.program.coding import Coding
 from tests.hostile.corrupt_binaries import CORRUPTIONS, attack, good_binary
 from tests.program.forging import parts_of, put_together
 
@@ -31,7 +32,10 @@ def test_the_tools_change_nothing_by_themselves(shared_device: htp.Device) -> No
     with shared_device.create_context_from_binary(good) as context:
         assert context.graph("net").was_prepared
         assert context.graph("wide").was_prepared
-    assert len(read_binary(good).graph_names) == 5
+    opened = read_binary(good)
+    graphs = [opened.packed(name) for name in opened.graph_names]
+    assert len(graphs) == 8
+    assert {blob.record.coding for graph in graphs for blob in graph.blobs} == set(Coding), "all codings"
     rng = random.Random(0)
     for corruption in set(CORRUPTIONS):
         assert any(corruption(rng, good) != good for _ in range(20)), corruption.__name__
