@@ -62,11 +62,17 @@ ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write all p
 Best = Annotated[int, typer.Option("--best", min=1, help="How many of the best points to print.")]
 
 
+def default_store(study: Path) -> Path:
+    """``out/<study>.sweep``, or a folder of that name here that an earlier run has begun."""
+    begun = Path(f"{study.stem}.sweep")
+    return begun if begun.is_dir() else Path("out") / begun
+
+
 @app.command()
 def run(
     study: Annotated[Path, typer.Argument(help="Study file, YAML or JSON.")],
     store: Annotated[
-        Path | None, typer.Option(help="Folder that keeps every finished point. Default: STUDY.sweep, here.")
+        Path | None, typer.Option(help="Folder that keeps every finished point. Default: out/STUDY.sweep.")
     ] = None,
     on: Annotated[str, typer.Option(help="local, ray (the cluster here), or ray://host:port.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="How many at once; default: all cores.")] = None,
@@ -78,7 +84,7 @@ def run(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure all points of a study that are not in the store yet; the same command goes on where one ended."""
-    folder = store or Path(f"{study.stem}.sweep")
+    folder = store or default_store(study)
     with errors_reported():
         loaded = load_study(study, _fixed(config_file))
         try:
