@@ -143,9 +143,16 @@ STANDING: dict[type, Callable[[Scenery], Any]] = {
     htp.PendingRun: lambda s: s.session.run_async(None, s.feed),
     htp.PreparedModel: lambda s: s.prepared,
     htp.Profile: _filled_profile,
+    htp.OpPackage: lambda s: _doubling(),
     llm.Generator: _fresh_text,
     session.IOBinding: lambda s: s.session.io_binding(),
 }
+
+
+def _doubling() -> htp.OpPackage:
+    """A package of one operator, which doubles its input."""
+    operator = htp.Operator("Double", infer=None, compute=lambda node, arrays: [2 * arrays[0]])
+    return htp.OpPackage("scenes.ops", "1.0.0", [operator])
 
 
 def _new_device(s: Scenery) -> htp.Device:
@@ -252,6 +259,16 @@ def _values(s: Scenery) -> dict[str, session.OrtValue]:
     return {name: session.OrtValue.ortvalue_from_numpy(array) for name, array in s.feed.items()}
 
 
+def _with_vectors(s: Scenery) -> Act:
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+    feeds, fetches = OrtValueVector(), OrtValueVector()
+    for value in _values(s).values():
+        feeds.push_back(value._get_c_value())
+    wanted = [output.name for output in s.session.get_outputs()]
+    return functools.partial(s.session.run_with_ortvaluevector, None, list(s.feed), feeds, wanted, fetches)
+
+
 def _bind_input(s: Scenery) -> Act:
     name, array = next(iter(s.feed.items()))
     where = array.ctypes.data
@@ -344,6 +361,10 @@ SCENES: dict[str, Callable[[Scenery], Act]] = {
     "Backend.create_log": _call(_of(htp.Backend), "create_log", "warn", _ANYTHING),
     "Backend.free": _call(lambda s: s.put_up(htp.Backend()), "free"),
     "Backend.has_capability": _call(_of(htp.Backend), "has_capability", "GRAPH_SUPPORT_ASYNC_EXECUTION"),
+    "Backend.register_op_package": lambda s: functools.partial(
+        s.put_up(htp.Backend()).register_op_package, _doubling()
+    ),
+    "OpPackage.op": _call(_of(htp.OpPackage), "op", "Double"),
     "Context.apply_binary_section": _apply_section,
     "Context.compose_graph": lambda s: functools.partial(
         _new_context(s).compose_graph, htp.onnx.load(s.model.read_bytes())
@@ -393,6 +414,7 @@ SCENES: dict[str, Callable[[Scenery], Act]] = {
         None,
         _values,
     ),
+    "InferenceSession.run_with_ortvaluevector": _with_vectors,
     "InferenceSession.set_providers": _call(
         lambda s: s.put_up(htp.InferenceSession(s.model)), "set_providers", ["CPUExecutionProvider"]
     ),

@@ -205,8 +205,8 @@ def test_memory_that_is_granted_while_the_context_goes_is_given_back(
     graph = relu_graph(context)
     granted = ContextMemory._ask_for
 
-    def free_meanwhile(memories: ContextMemory, buffer: SharedBuffer) -> int:
-        number = granted(memories, buffer)
+    def free_meanwhile(memories: ContextMemory, buffer: SharedBuffer, use: str = "") -> int:
+        number = granted(memories, buffer, use)
         context.free()
         return number
 

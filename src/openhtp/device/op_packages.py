@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from openhtp.core import status as st
+from openhtp.core.checks import type_in_words
 from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.ops._packages import OpPackage, add_package, find_package
 from openhtp.rpc import messages as ms
@@ -47,7 +48,7 @@ def load_package(reference: str) -> OpPackage:
         ) from error
     if not isinstance(package, OpPackage):
         raise InvalidArgument(
-            f"{reference!r} is a {type(package).__name__}; expected an openhtp.OpPackage",
+            f"{reference!r} is {type_in_words(package)}; expected an openhtp.OpPackage",
             st.QNN_BACKEND_ERROR_OP_PACKAGE_IF_PROVIDER_NOT_FOUND,
         )
     return package

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from openhtp.core import status as st
-from openhtp.core.checks import shown
+from openhtp.core.checks import items_of, shown, type_in_words
 from openhtp.core.errors import InvalidArgument, NameClash, UnsupportedOp
 from openhtp.device.op_packages import folders_of_modules, load_package
 from openhtp.ops._packages import BUILT_IN, OpPackage, add_package, drop_package
@@ -68,7 +68,7 @@ class BackendPackages:
     def check(self, names: Iterable[object]) -> None:
         """Refuse operators of packages that were not registered here."""
         for name in names:
-            if name != BUILT_IN and (not isinstance(name, str) or name not in self._packages):
+            if not isinstance(name, str) or (name != BUILT_IN and name not in self._packages):
                 known = ", ".join(map(repr, (BUILT_IN, *self._packages)))
                 raise UnsupportedOp(
                     f"op package {shown(name)} is not registered with this backend; expected one of {known}"
@@ -95,7 +95,10 @@ class BackendPackages:
 @contextlib.contextmanager
 def registered(sources: Iterable[object]) -> Iterator[tuple[OpPackage, ...]]:
     """Let graphs of this process use packages while the block runs: for what needs no backend, as an estimate."""
-    packages = tuple(map(found_package, sources))
+    listed = items_of(sources)
+    if listed is None:
+        raise InvalidArgument(f"op_packages is {type_in_words(sources)}; expected a list of packages")
+    packages = tuple(map(found_package, listed))
     with contextlib.ExitStack() as undoing:
         for package in packages:
             add_package(package)
