@@ -156,7 +156,8 @@ def test_bench_of_loading(run, tmp_path: Path) -> None:
         assert 0 < row["ready_s"] < row["first_result_s"]
         assert row["times_onnxruntime"] == pytest.approx(plain["ready_s"] / row["ready_s"])
     assert ways["OpenHTP, its binary as bytes"]["file_bytes"] > 1000
-    assert all(len(line) <= 80 for line in text.splitlines() if "quiet" not in line and "wrote" not in line)
+    told = ("quiet", "wrote", "WARNING")  # sentences, which terminals wrap
+    assert all(len(line) <= 80 for line in text.splitlines() if not any(word in line for word in told))
     [row] = result["lists"]
     assert row["one_by_one_cpus"] > 0
     assert row["list_cpus"] > 0
