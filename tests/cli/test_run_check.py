@@ -111,6 +111,24 @@ def test_a_logarithm_of_a_spectrum_is_named(tmp_path: Path) -> None:
     assert "a logarithm shows what half precision rounds off" in text
 
 
+def test_a_mask_that_becomes_infinite_is_named(tmp_path: Path) -> None:
+    """What hides nothing is 0 times the mask's number, and 0 times infinity is no number."""
+    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, [1, 4])
+    nodes = [
+        helper.make_node("Cast", ["attention_mask"], ["shown"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["one", "shown"], ["hidden"]),
+        helper.make_node("Mul", ["hidden", "lowest"], ["added"], name="mask"),
+        helper.make_node("Add", ["x", "added"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["y"]),
+    ]
+    constants = {"one": np.array(1, np.float32), "lowest": np.array(-1e9, np.float32)}
+    path = saved(tmp_path / "m.onnx", nodes, [floats("x", [1, 4]), mask], [floats("y", [1, 4])], **constants)
+    text = invoke(path, code=1)
+    assert "y: 4 infinite or NaN on the HTP" in text
+    assert "why: node 'mask' (Mul) is the first below 20 dB" in text
+    assert "the constant 'lowest', -1e+09, is -inf in half precision" in text
+
+
 def test_range_inside_a_branch(tmp_path: Path) -> None:
     """All nodes are in the branches of an If whose condition a frozen input settles."""
 

@@ -310,3 +310,20 @@ def test_a_value_without_elements_is_computed_on_the_cpu() -> None:
     x = np.full((1, 4, 4), -1, np.float32)
     found = htp.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     assert [array.shape for array in found] == [(1, 4, 4), (1, 4, 0)]
+
+
+def test_a_type_that_only_the_runtime_knows() -> None:
+    """Past an operator of the runtime's own nothing infers types, and a part begins with such a value."""
+    nodes = [
+        _node("Inverse", "x", "inverse", domain="com.microsoft"),
+        _node("Erf", "x", "erf"),
+        _node("Relu", "erf", "positive"),
+        _node("Add", "inverse positive", "y"),
+    ]
+    model = onnx.ModelProto.FromString(_model(nodes))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    x = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
+    (wanted,) = ort.InferenceSession(model.SerializeToString(), providers=[CPU]).run(None, {"x": x})
+    with htp.InferenceSession(model.SerializeToString(), transport="inprocess") as session:
+        assert [part.provider for part in session.get_partition()] == [CPU, QNN, CPU]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=4e-3, atol=4e-3)

@@ -8,17 +8,21 @@ data never returns to a part that it has left, so parts can run one after the ot
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from openhtp.core.errors import FormatError, QnnError, UnsupportedError, UnsupportedFeature
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.onnx_import import Imported, import_typed
-from openhtp.frontend.onnx_reader import inlined, node_reads, parse_model, read_model
+from openhtp.frontend.onnx_reader import inlined, model_bytes, node_reads, parse_model, read_model
 from openhtp.frontend.own_operators import with_own_types
-from openhtp.frontend.probing import with_lifted_constants
+from openhtp.frontend.probing import with_lifted_constants, with_outputs
+
+log = logging.getLogger(__name__)
 
 # A graph that was compiled before; where a model has one, its other nodes are the CPU's.
 EP_CONTEXT = "EPContext"
@@ -88,6 +92,7 @@ class _Work:
         self._held = {tensor.name: tensor for tensor in graph.initializer}
         known = (*graph.input, *graph.output, *graph.value_info)
         self._types: dict[str, Any] = {value.name: value for value in known}
+        self._add_element_types()
         self._outputs = [value.name for value in graph.output]
         self._reads = [[name for name in node_reads(node) if name not in self._held] for node in graph.node]
         self._maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -197,6 +202,33 @@ class _Work:
             self._move_quantizers()
             return None
 
+    def _add_element_types(self) -> None:
+        """Types of elements that inference does not know, from the runtime: it takes no input without one.
+
+        Past operators of the runtime's own, as DynamicQuantizeLSTM, only the runtime knows them.
+        """
+        missing = [
+            name
+            for node in self._proto.graph.node
+            for name in node.output
+            if name and not (name in self._types and self._types[name].type.WhichOneof("value"))
+        ]
+        if not missing:
+            return
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            model = with_outputs(model_bytes(self._proto), missing)
+            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # what the runtime cannot take either, it refuses in its own words
+            log.debug("types of elements are not known: %s", error)
+            return
+        for value in session.get_outputs():
+            element = _ELEMENTS.get(value.type)
+            if value.name in missing and element is not None:
+                self._types[value.name] = helper.make_tensor_value_info(value.name, element, None)
+
     def _refused(self, indices: tuple[int, ...], error: QnnError) -> Iterable[int]:
         """The nodes that an error speaks of, by their names; what the importer made of a node has its name too."""
         nodes, told = self._proto.graph.node, str(error)
@@ -227,6 +259,9 @@ class _Work:
         made_model.opset_import.extend(self._proto.opset_import)
         made_model.graph.CopyFrom(extracted)
         return made_model.SerializeToString(), inputs, outputs
+
+
+_ELEMENTS = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items()}
 
 
 def _partition_name(node: Any) -> str:

@@ -97,10 +97,12 @@ def trace_nodes(
     *,
     soc: str | None = None,
     backend_config: Source | None = None,
+    in_parts: bool = False,
 ) -> list[NodeReport]:
     """Compare the output of every node, in running order. ``prepared`` is the float model that was quantized.
 
-    A float model that is given twice is compared with itself in half precision.
+    A float model that is given twice is compared with itself in half precision. ``in_parts`` leaves nodes to the
+    CPU that the HTP does not take, or no longer takes once values inside of a pattern are looked at.
     """
     floats_only = set(float_values(prepared))
     probes = [probe for probe in find_probes(prepared, quantized) if probe.float_name in floats_only]
@@ -109,7 +111,8 @@ def trace_nodes(
     floats = with_outputs(prepared, [probe.float_name for probe in probes])
     fixed = with_outputs(quantized, [probe.quantized_name for probe in probes])
     exact = _run_cpu(floats, samples)
-    cpu, htp = _run_cpu(fixed, samples), _run_htp(fixed, samples, soc, backend_config)
+    cpu = _run_cpu(fixed, samples)
+    htp = _run_htp(fixed, samples, soc, backend_config, in_parts=in_parts)
     reports: dict[str, NodeReport] = {}
     for probe in probes:
         wanted = exact[probe.float_name]
@@ -154,9 +157,12 @@ def _run_htp(
     soc: str | None,
     backend_config: Source | None,
     progress: Callable[[int], None] | None = None,
+    *,
+    in_parts: bool = False,
 ) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if not in_parts:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     fp16 = [("QNNExecutionProvider", {"enable_htp_fp16_precision": "1"})]
     with InferenceSession(
         model, options, fp16, soc=soc, transport="inprocess", backend_config=backend_config

@@ -52,14 +52,16 @@ def find_loss(
         if overflows:
             first, more = overflows[0], len(overflows) - 1
             return HalfPrecisionLoss(first.node, first.op_type, f"{first}{f' (and {more} more)' if more else ''}")
-        diverging = first_diverging(trace_nodes(taken, taken, samples[:_SAMPLES], soc=soc), least_db)
+        diverging = first_diverging(
+            trace_nodes(taken, taken, samples[:_SAMPLES], soc=soc, in_parts=True), least_db
+        )
     except QnnError:
         return None
     return None if diverging is None else _lost_in(diverging, least_db, _vanished(taken, diverging.tensor))
 
 
 def _vanished(model: bytes, tensor: str) -> str:
-    """A constant that half precision makes 0, next to the node that makes a tensor: epsilons are that small."""
+    """A constant next to the node that makes a tensor which half precision makes 0, or infinite."""
     graph = ModelProto.FromString(model).graph
     makers = {name: node for node in graph.node for name in node.output}
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -72,8 +74,10 @@ def _vanished(model: bytes, tensor: str) -> str:
         held = constants.get(name)
         if held is not None and held.data_type == TensorProto.FLOAT and math.prod(held.dims) == 1:
             number = float(numpy_helper.to_array(held).reshape(-1)[0])
-            if number and not np.float16(number):
-                return f"the constant {name!r}, {number:g}, is 0 in half precision"
+            with np.errstate(over="ignore"):
+                half = float(np.float16(number))
+            if number != half and (not half or math.isinf(half)):
+                return f"the constant {name!r}, {number:g}, is {half:g} in half precision"
     return ""
 
 
