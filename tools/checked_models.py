@@ -183,7 +183,8 @@ HEAD = """# Models that nobody chose
 Made by `make trained-models`: files from packages, from ONNX Runtime itself, and graphs in the form in which
 PyTorch exports transformers, each run by `openhtp run FILE --check` with the options in the table and inputs that
 the command fills by itself. None was picked for its result; sizes that a file leaves open were read off its
-weights or its package. *Right* is at least 20 dB from ONNX Runtime in every output, and the number is that of the
+weights, or guessed. The verdicts that the tool expects were entered after its first run.
+*Right* is at least 20 dB from ONNX Runtime in every output, and the number is that of the
 worst one (*exact*: no difference at all). What is too far or refused says why, in the command's own words. A
 network with a note about the CPU runs in parts.
 
