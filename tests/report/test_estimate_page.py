@@ -90,3 +90,16 @@ def test_names_cannot_break_out_of_the_script(written: tuple[str, dict[str, Any]
     _, document = written
     html = estimate_to_html({**document, "model": "</script><b>"}, "<b>", ["</script>"])
     assert "</script><b>" not in html
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_of_ops_are_in_a_legend_that_wraps(
+    written: tuple[str, dict[str, Any]], open_page: Callable[..., Any], width: int
+) -> None:
+    page = open_page(written[0], width, 1000)
+    settle(page)
+    option = page.evaluate("echarts.getInstanceByDom(document.getElementById('ops')).getOption()")
+    assert option["series"][0]["label"]["show"] is False
+    assert option["legend"][0].get("type", "plain") == "plain"
+    assert sum(part["value"] for part in option["series"][0]["data"]) > 0

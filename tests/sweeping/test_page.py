@@ -114,3 +114,14 @@ def test_browser_changes_what_is_plotted_and_sorted(opened, result):
     opened.locator("th", has_text="ddr_gbs").click()
     opened.locator("th", has_text="ddr_gbs").click()
     assert "30" in opened.locator("tbody tr").first.inner_text()
+
+
+@pytest.mark.slow
+def test_browser_on_a_phone_every_axis_has_room_for_its_names(open_page, result):
+    page = open_page(result_to_html(result), 390, 800)
+    settle(page)
+    wide, axes = page.evaluate(
+        "[document.getElementById('parallel').offsetWidth, sweep.parallel.getOption().parallelAxis.length]"
+    )
+    assert wide >= 150 * axes > 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
