@@ -23,6 +23,7 @@ import numpy as np
 import openhtp as htp
 from openhtp import llm, session, zoo
 from openhtp.core import tidying
+from openhtp.engine.onnxruntime import part
 from openhtp.runtime.calls.bound_call import BoundCall
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors, doors_of
@@ -260,9 +261,8 @@ def _values(s: Scenery) -> dict[str, session.OrtValue]:
 
 
 def _with_vectors(s: Scenery) -> Act:
-    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
-
-    feeds, fetches = OrtValueVector(), OrtValueVector()
+    vector = part("capi.onnxruntime_pybind11_state").OrtValueVector
+    feeds, fetches = vector(), vector()
     for value in _values(s).values():
         feeds.push_back(value._get_c_value())
     wanted = [output.name for output in s.session.get_outputs()]
