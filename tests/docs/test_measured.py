@@ -48,7 +48,7 @@ def test_the_section_has_the_date_and_every_figure(tool: ModuleType) -> None:
         "11 us; 64 us",
         "1.5x with client work of half an inference, 1.9x with a whole one",
         "1.1 to 2.8 times as fast",
-        "OpenHTP, from ONNX 400 ms",
+        "OpenHTP, from ONNX: 400 ms",
         "starts after 1.2 ms; p99 13% of the long run's time; yield points cost it 3.0%",
         "250,000 scheduling events",
     ):
