@@ -27,6 +27,12 @@ def half_rounded(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return array.astype(np.float16).astype(np.float32)
 
 
+def half_constant(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Constants as an HTP holds them: finite ones stay finite. A mask of -1e9 times 0 is 0, and not NaN."""
+    largest = float(np.finfo(np.float16).max)
+    return half_rounded(np.where(np.isfinite(array), np.clip(array, -largest, largest), array))
+
+
 class NumberFormat(enum.Enum):
     """Bits of weights (w) and activations (a); ``float`` is half precision, as the HTP computes."""
 

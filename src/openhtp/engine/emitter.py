@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.dtype import DType
-from openhtp.core.precision import half_rounded
+from openhtp.core.precision import half_constant, half_rounded
 from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
@@ -106,7 +106,7 @@ class NodeEmitter:
             return encoding.dequantize(self._graph, name, dtype, quant, axis)
         real = encoding.real_values(spec, stored)
         if self._values.rounds and spec.dtype.is_float:
-            real = half_rounded(real)
+            real = half_constant(real)
         return self._graph.const(arrange(real).astype(np.float32))
 
     def wide_product(
@@ -152,7 +152,7 @@ class NodeEmitter:
                 attrs: dict[str, Any] = {"axis": 0} if scales.ndim else {}
                 return self.node("DequantizeLinear", [self._graph.const(steps), scale], **attrs)
         if self._values.rounds and spec.dtype.is_float:
-            real = half_rounded(real)
+            real = half_constant(real)
         return self._graph.const(real.astype(np.float32))
 
     def axis(self, axis: int, index: int = 0) -> int:

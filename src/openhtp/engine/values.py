@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.core.errors import InternalError
-from openhtp.core.precision import half_rounded
+from openhtp.core.precision import half_constant
 from openhtp.core.quant import AxisScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
@@ -217,7 +217,7 @@ class TensorForms:
     def _constant(self, spec: TensorSpec, stored: Array) -> Array:
         if not spec.dtype.is_float:
             return stored
-        return half_rounded(stored) if self.rounds else stored.astype(np.float32)
+        return half_constant(stored) if self.rounds else stored.astype(np.float32)
 
 
 def _settled(spec: TensorSpec, physical: Physical) -> Physical:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from openhtp.core.errors import QnnError
+from openhtp.core.precision import half_constant
 from openhtp.session.accuracy import NodeReport, first_diverging, trace_nodes
-from openhtp.session.range_check import check_range, settled
+from openhtp.session.range_check import LARGEST, check_range, settled
 
 Array = npt.NDArray[Any]
 _SAMPLES = 2
@@ -61,7 +62,7 @@ def find_loss(
 
 
 def _vanished(model: bytes, tensor: str) -> str:
-    """A constant next to the node that makes a tensor which half precision makes 0, or infinite."""
+    """A constant next to the node that makes a tensor which half precision makes 0, or brings to its largest."""
     graph = ModelProto.FromString(model).graph
     makers = {name: node for node in graph.node for name in node.output}
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -74,9 +75,8 @@ def _vanished(model: bytes, tensor: str) -> str:
         held = constants.get(name)
         if held is not None and held.data_type == TensorProto.FLOAT and math.prod(held.dims) == 1:
             number = float(numpy_helper.to_array(held).reshape(-1)[0])
-            with np.errstate(over="ignore"):
-                half = float(np.float16(number))
-            if number != half and (not half or math.isinf(half)):
+            half = float(half_constant(np.array(number)))
+            if number != half and (not half or abs(half) == LARGEST):
                 return f"the constant {name!r}, {number:g}, is {half:g} in half precision"
     return ""
 
