@@ -80,7 +80,17 @@ class Ports:
 class Arguments:
     """The arguments of one call: the ports in registered memory, the raw ports, and the sizes of all."""
 
-    __slots__ = ("_spans", "batch", "dims", "raw_inputs", "raw_outputs", "registered", "written")
+    __slots__ = (
+        "_read_raw",
+        "_written_raw",
+        "batch",
+        "dims",
+        "has_raw_targets",
+        "raw_inputs",
+        "raw_outputs",
+        "registered",
+        "written",
+    )
 
     def __init__(self) -> None:
         self.batch = 1
@@ -91,7 +101,11 @@ class Arguments:
         self.raw_outputs: dict[int, Array | None] = {}
         # Registered arrays that the device writes to.
         self.written: tuple[Array, ...] = ()
-        self._spans: tuple[tuple[Span, ...], ...] | None = None
+        # Whether results go to plain arrays of the caller's.
+        self.has_raw_targets = False
+        # Found out when they are first asked for: few calls need them.
+        self._read_raw: tuple[Span, ...] | None = None
+        self._written_raw: tuple[Span, ...] | None = None
 
     def still_hold(self) -> bool:
         """Whether the checks of the registered arrays still hold.
@@ -115,44 +129,46 @@ class Arguments:
         return len(self.registered) + self.raw_count
 
     @property
-    def has_raw_targets(self) -> bool:
-        """Whether results go to plain arrays of the caller's."""
-        return any(array is not None for array in self.raw_outputs.values())
-
-    @property
     def read_raw(self) -> tuple[Span, ...]:
         """Where its plain inputs lie."""
-        return self._where()[0]
+        if self._read_raw is None:
+            self._read_raw = _spans(self.raw_inputs.values())
+        return self._read_raw
+
+    @property
+    def read_registered(self) -> tuple[Span, ...]:
+        """Where its inputs in registered memory lie."""
+        is_written = {id(array) for array in self.written}
+        arrays = [array for _, _, array in self.registered.values()]
+        return _spans([array for array in arrays if id(array) not in is_written])
 
     @property
     def read_anywhere(self) -> tuple[Span, ...]:
         """Where all its inputs lie."""
-        return self._where()[1]
+        return self.read_raw + self.read_registered
 
     @property
     def written_raw(self) -> tuple[Span, ...]:
-        """Where results go that are to be written to plain arrays."""
-        return self._where()[2]
+        """Where results go that are to be written to plain arrays of the caller's."""
+        if self._written_raw is None:
+            self._written_raw = _spans(self.raw_outputs.values())
+        return self._written_raw
 
     @property
     def written_anywhere(self) -> tuple[Span, ...]:
         """Where all results go."""
-        return self._where()[3]
-
-    def _where(self) -> tuple[tuple[Span, ...], ...]:
-        """Found out when it is first asked for: few calls need to know."""
-        if self._spans is None:
-            read = _spans(self.raw_inputs.values())
-            targets = _spans(self.raw_outputs.values())
-            registered = [array for _, _, array in self.registered.values()]
-            is_written = {id(array) for array in self.written}
-            read_registered = _spans(array for array in registered if id(array) not in is_written)
-            self._spans = read, read + read_registered, targets, targets + _spans(self.written)
-        return self._spans
+        return self.written_raw + _spans(self.written)
 
 
 def _spans(arrays: Iterable[Array | None]) -> tuple[Span, ...]:
-    return tuple(byte_bounds(array) for array in arrays if array is not None and array.size)
+    return tuple([_span(array) for array in arrays if array is not None and array.size])
+
+
+def _span(array: Array) -> Span:
+    if array.flags.c_contiguous:
+        begin: int = array.__array_interface__["data"][0]
+        return begin, begin + array.nbytes
+    return byte_bounds(array)
 
 
 def check_arguments(
@@ -168,6 +184,7 @@ def check_arguments(
     _check_inputs(ports, memory, inputs, arguments, sizes)
     if outputs is not None:
         _check_outputs(ports, memory, outputs, arguments, sizes)
+        arguments.has_raw_targets = bool(arguments.raw_outputs)
     if sizes or ports.is_dynamic:
         _settle_sizes(ports, arguments, sizes, infer_dims)
     if outputs is None:

@@ -22,6 +22,7 @@ from openhtp.runtime.calls.sheet import Executed
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound_call import Shortcut
     from openhtp.runtime.calls.callee import Callee, Slot, SlotPool
+    from openhtp.runtime.calls.data_order import Target
     from openhtp.runtime.calls.execution import Notify
     from openhtp.runtime.calls.long_call import Interrupt
     from openhtp.runtime.calls.notify import Notifier
@@ -56,6 +57,7 @@ class Call:
     timeout_at: int = field(default=0, init=False)  # 0: never
     sent_ns: int = field(default=0, init=False)
     execution: Execution | None = field(default=None, init=False)
+    targets: tuple[Target, ...] = field(default=(), init=False)  # plain arrays that it writes, as others see them
     _slot: Slot | None = field(default=None, init=False)
     _pool: SlotPool | None = field(default=None, init=False)
 
@@ -145,7 +147,10 @@ class Call:
         ``untold``: a notification is still to come, and the queue learns of its return.
         """
         callee, profile = self.callee, self.profile
-        self.link.data_order.leave(self)
+        order = self.link.data_order
+        order.registered.pop(self, None)
+        if self.targets:
+            order.leave(self)
         if self._pool is not None:
             self._pool.give_back(self, self._slot)
         if self.signal is not None:
@@ -216,7 +221,12 @@ def enqueue(call: Call) -> Execution:
     link, profile = call.link, call.profile
     timeout_at = call.hold_handles()
     level = 0 if profile is None else profile.level
-    earlier = link.data_order.enter(call)
+    order, arguments = link.data_order, call.arguments
+    earlier: list[Execution] | None = None
+    if arguments.has_raw_targets or not order.is_simple or (arguments.raw_inputs and order.registered):
+        earlier = order.enter(call)
+    elif arguments.written and not call.synchronous:
+        order.registered[call] = None  # the same, for most calls
     if call.bound is not None:
         execution = Execution(link.next_job(), call)
         if earlier:
@@ -228,7 +238,6 @@ def enqueue(call: Call) -> Execution:
         return execution
     packed = call.hold_memory()
     execution = Execution(link.next_job(), call)
-    arguments = call.arguments
     head = frames.EXECUTE_HEAD.pack(
         frames.EXECUTE,
         (frames.FLAG_DIMS if arguments.dims else 0) | (frames.FLAG_WAITED if call.synchronous else 0),

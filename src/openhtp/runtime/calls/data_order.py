@@ -7,7 +7,9 @@ write is accepted and then delayed, here, until they are written. It holds up no
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -30,60 +32,94 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A plain array that a call writes: its first byte, a number that no other has, the byte after its last, the call.
+# As the numbers differ, calls are never compared.
+Target = tuple[int, int, int, "Call"]
+
 
 class DataOrder:
-    """The asynchronous calls under way on one link, by what they read and write, and those that are delayed."""
+    """The asynchronous calls under way on one link, by what they write, and those that are delayed.
 
-    __slots__ = ("_copied_out", "_delayed", "_do", "_in_order", "_under_way")
+    Most calls meet nothing here, and every call comes by: what they share is looked up, not searched.
+    """
+
+    __slots__ = ("_do", "_in_order", "_longest", "_numbers", "_targets", "delayed", "registered")
 
     def __init__(self, *, in_order: bool, do: Callable[[Task], None]) -> None:
         """``in_order``: the device never runs two graphs side by side. ``do`` runs a task that must not stop."""
         self._in_order = in_order
         self._do = do
-        self._under_way: dict[Call, None] = {}
-        # Those of them whose results are copied to arrays of the client after the device is done.
-        self._copied_out: dict[Call, None] = {}
-        self._delayed: dict[int, DelayedCall] = {}
+        # Calls that write registered memory; on a device that is not ``in_order``, all.
+        self.registered: dict[Call, None] = {}
+        # Plain arrays that calls write, in order of their addresses, and the size of the longest.
+        self._targets: list[Target] = []
+        self._longest = 0
+        self._numbers = itertools.count()
+        self.delayed: dict[int, DelayedCall] = {}
 
     @property
-    def is_clear(self) -> bool:
-        """Whether no call is delayed."""
-        return not self._delayed
+    def is_simple(self) -> bool:
+        """Whether a call on registered memory alone need not ``enter``, but only be noted in ``registered``."""
+        return not self._targets and not self.delayed and self._in_order
 
-    def enter(self, call: Call) -> list[Execution]:
-        """Note a call that is about to be sent, and return the executions that it has to wait for."""
-        arguments = call.arguments
-        earlier: list[Execution] = []
-        is_copied = call.bound is None
-        if self._delayed or not self._in_order or (is_copied and (arguments.raw_inputs or self._copied_out)):
-            earlier = list(self._earlier(arguments, is_copied=is_copied))
+    def enter(self, call: Call) -> list[Execution] | None:
+        """Note a call that is about to be sent, and return the executions that it has to wait for, if any."""
+        arguments, earlier = call.arguments, None
+        if self._targets or self.registered or not self.is_simple:
+            earlier = self._earlier(call)
         if not call.synchronous:
-            self._under_way[call] = None
-            if is_copied and arguments.has_raw_targets:
-                self._copied_out[call] = None
+            if arguments.written or not self._in_order:
+                self.registered[call] = None
+            for begin, end in arguments.written_raw:
+                # Each goes in, and out, in one step of the interpreter: no thread sees a part of it.
+                target = (begin, next(self._numbers), end, call)
+                if end - begin > self._longest:
+                    self._longest = end - begin
+                call.targets = (*call.targets, target)
+                bisect.insort(self._targets, target)
         return earlier
 
     def leave(self, call: Call) -> None:
-        """Forget a call that is over and has written everything; a second call does nothing."""
-        self._under_way.pop(call, None)
-        if self._copied_out:
-            self._copied_out.pop(call, None)
+        """Forget a call that is over and has written everything to plain arrays; a second call does nothing."""
+        for target in call.targets:
+            try:  # noqa: SIM105  # every such call comes through here: suppress takes longer
+                self._targets.remove(target)
+            except ValueError:
+                pass
+        if not self._targets:
+            self._longest = 0
 
-    def _earlier(self, arguments: Arguments, *, is_copied: bool) -> Iterator[Execution]:
-        for other in list(self._under_way):
-            execution = other.execution
-            if execution is None or execution.done():
-                continue
-            if execution.job in self._delayed or not self._in_order:
-                conflicts = _conflict(arguments, other.arguments)
-            elif is_copied:
-                conflicts = _meet(arguments.read_raw, other.arguments.written_anywhere) or (
-                    other in self._copied_out and _meet(arguments.read_anywhere, other.arguments.written_raw)
-                )
-            else:
-                continue  # arrays that are used where they lie are read when the device comes to it
-            if conflicts:
-                yield execution
+    def _earlier(self, call: Call) -> list[Execution]:
+        arguments, is_copied = call.arguments, call.bound is None
+        earlier: dict[Call, None] = {}
+        if not self._in_order:
+            earlier |= {other: None for other in list(self.registered) if _conflict(arguments, other.arguments)}
+        for delayed in list(self.delayed.values()):
+            if _conflict(arguments, delayed.call.arguments):
+                earlier[delayed.call] = None
+        # Arrays that are used where they lie are read when the device comes to the execution, in order.
+        if is_copied and self._targets:
+            earlier |= dict.fromkeys(self._writers(arguments))
+        if is_copied and arguments.raw_inputs:
+            for other in list(self.registered):
+                if _meet(arguments.read_raw, other.arguments.written_anywhere):
+                    earlier[other] = None
+        executions = (other.execution for other in earlier)
+        return [execution for execution in executions if execution is not None and not execution.done()]
+
+    def _writers(self, arguments: Arguments) -> Iterator[Call]:
+        """The calls that write what is read here. Registered memory is written in order, if not by a copy."""
+        targets, longest = self._targets, self._longest
+        for begin, end in arguments.read_raw:
+            for target in targets[bisect.bisect_left(targets, (begin - longest,)) :]:
+                if target[0] >= end:
+                    break
+                if target[2] > begin:
+                    yield target[3]
+        if arguments.registered:
+            for begin, _, end, call in list(targets):
+                if call.bound is None and _meet(arguments.read_registered, ((begin, end),)):
+                    yield call
 
     # Delayed calls
 
@@ -91,7 +127,7 @@ class DataOrder:
         """Send a call when these executions are over. Until then it can be cancelled, and its timeout counts."""
         execution = call.execution
         assert execution is not None
-        delayed = self._delayed[execution.job] = DelayedCall(call, execution, send, len(earlier))
+        delayed = self.delayed[execution.job] = DelayedCall(call, execution, send, len(earlier))
         call.sent(execution.job)  # from now on its signal can reach it
         if call.timeout_at:
             OwnThread(self._watch, delayed, name="openhtp-delayed").start()
@@ -100,7 +136,7 @@ class DataOrder:
 
     def cancel(self, job: int) -> bool:
         """End a delayed call; False if it is not delayed any more, so that the device has to end it."""
-        delayed = self._delayed.get(job)
+        delayed = self.delayed.get(job)
         if delayed is None:
             return False
         delayed.is_cancelled = True
@@ -108,14 +144,14 @@ class DataOrder:
 
     def end_all(self, places: Places, status: Status, why: str) -> None:
         """End the delayed calls of one context."""
-        for delayed in list(self._delayed.values()):
+        for delayed in list(self.delayed.values()):
             if delayed.call.places is places:
                 self._end(delayed, status, why)
 
     def take_all(self) -> list[Execution]:
         """The delayed executions, which their link ends in its own way."""
-        jobs = list(self._delayed)
-        return [delayed.execution for job in jobs if (delayed := self._delayed.pop(job, None)) is not None]
+        jobs = list(self.delayed)
+        return [delayed.execution for job in jobs if (delayed := self.delayed.pop(job, None)) is not None]
 
     def _earlier_is_over(self, delayed: DelayedCall) -> None:
         """Runs on the thread that completed an earlier execution."""
@@ -125,7 +161,7 @@ class DataOrder:
     def _send(self, delayed: DelayedCall) -> None:
         """Send a call, unless it has ended meanwhile."""
         execution, call = delayed.execution, delayed.call
-        if self._delayed.pop(execution.job, None) is None:
+        if self.delayed.pop(execution.job, None) is None:
             return
         delayed.over.unlock()
         try:
@@ -146,7 +182,7 @@ class DataOrder:
             self._end(delayed, st.QNN_GRAPH_ERROR_TIMED_OUT, "timed out before it was sent")
 
     def _end(self, delayed: DelayedCall, status: Status, why: str) -> bool:
-        if self._delayed.pop(delayed.execution.job, None) is None:
+        if self.delayed.pop(delayed.execution.job, None) is None:
             return False
         delayed.over.unlock()
         _complete(delayed, status, f"the execution of graph {delayed.call.graph_name!r} {why}")

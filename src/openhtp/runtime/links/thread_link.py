@@ -125,7 +125,7 @@ class ThreadLink(RpcLink):
 
     def _compute(self, execution: Execution, run: Callable[[object], bool]) -> bool:
         """Complete an execution that ``run`` computes on this thread; False if ``run`` declines."""
-        if not self.is_clear:
+        if self._pending or self.data_order.delayed:
             return False
         began_ns, code, text = self.now(), 0, ""
         try:
@@ -148,7 +148,7 @@ class ThreadLink(RpcLink):
     @property
     def is_clear(self) -> bool:
         """Whether no execution is pending: one that is computed at once would overtake it."""
-        return not self._pending and self.data_order.is_clear
+        return not self._pending and not self.data_order.delayed
 
     def is_soon_clear(self) -> bool:
         """Whether the queue is clear, after a short wait if the NPU has only short executions to do.
