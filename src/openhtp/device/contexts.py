@@ -72,8 +72,10 @@ class DeviceGraph:
         self.ports: list[TensorSpec] = [*info.inputs, *info.outputs]
         self.name = info.name
         # How long a step takes, as far as we know.
+        self.step_ns = self._last_step_ns = 1_000_000_000
+        # The same of one that was never executed, by a rehearsal: enough to compute it where it was called.
         rehearsed_ns = loaded.rehearsed_ns if isinstance(loaded, RehearsedProgram) else None
-        self.step_ns = self._last_step_ns = 1_000_000_000 if rehearsed_ns is None else rehearsed_ns
+        self.expected_ns = self.step_ns if rehearsed_ns is None else rehearsed_ns
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None
@@ -88,7 +90,7 @@ class DeviceGraph:
 
     def note_step(self, took_ns: int) -> None:
         """Note how long a step took. One much longer than the step before it may have waited for a core."""
-        self.step_ns = min(took_ns, self._last_step_ns) if self.steps == 1 else took_ns
+        self.step_ns = self.expected_ns = min(took_ns, self._last_step_ns) if self.steps == 1 else took_ns
         self._last_step_ns = took_ns
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
@@ -219,7 +221,7 @@ class DeviceApp:
     """A client that is no graph: it computes nothing here, but holds VTCM and HVX while it runs."""
 
     steps = 1
-    step_ns = 1_000_000_000
+    step_ns = expected_ns = 1_000_000_000
     switch = None
     calls_user_code = False
 

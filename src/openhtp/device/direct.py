@@ -111,7 +111,7 @@ def _nothing() -> None:
 
 def is_short(graph: DeviceGraph | DeviceApp) -> bool:
     """Whether computing an execution takes less time than handing it to another thread."""
-    return graph.steps == 1 and graph.step_ns < SHORT_STEP_NS
+    return graph.steps == 1 and graph.expected_ns < SHORT_STEP_NS
 
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
