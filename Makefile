@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 VENDOR := .venv-vendor
 # Apart, because Ray is large and sweeps on one machine do not need it.
 SWEEP := .venv-sweep
+# Apart, because its compiler is large.
+WHEELS := .venv-wheels
 # An editable install compiles the C libraries, so it is made anew when their sources change.
 NATIVE := $(wildcard src/openhtp/*/native/*)
 # Tests run side by side, one worker for each core. More than eight would only import all tests more often.
@@ -14,7 +16,7 @@ WORKERS := -n logical --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model documents docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model documents wheels docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -91,6 +93,9 @@ cost-model: $(STAMP)  ## fit the cost model again: parameters and docs/cost-mode
 documents: $(STAMP)  ## what the vendor's documents say: tests by statement, counts by page (ARGS=--all, ARGS=asynchronous)
 	$(BIN)/python -m tests.documents $(ARGS)
 
+wheels: $(WHEELS)/.installed  ## wheels for x86-64 and aarch64 into out/wheels, each tried in an empty place
+	$(WHEELS)/bin/python tools/wheels.py $(ARGS)
+
 docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into out/site
 	$(BIN)/python tools/gen_ops_doc.py
 	$(BIN)/python tools/gen_options_doc.py
@@ -102,7 +107,7 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(VENDOR) $(SWEEP) out
+	rm -rf $(VENV) $(VENDOR) $(SWEEP) $(WHEELS) out
 
 $(STAMP): pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
@@ -120,4 +125,10 @@ $(VENDOR)/.installed: pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -m venv $(VENDOR)
 	$(VENDOR)/bin/pip install --quiet --upgrade pip
 	$(VENDOR)/bin/pip install --quiet --editable ".[dev,vendor]"
+	touch $@
+
+$(WHEELS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/pip install --quiet --upgrade pip
+	$(WHEELS)/bin/pip install --quiet --group wheels
 	touch $@

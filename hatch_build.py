@@ -2,15 +2,21 @@
 
 Without a C compiler the package is built all the same; ``openhtp.backend_path()`` then says what is missing, and
 graphs are loaded more slowly.
+
+A wheel is tagged by what the compiler made, so ``CC`` alone chooses the target:
+``CC="python -m ziglang cc -target aarch64-linux-gnu.2.28"``. ``_PYTHON_HOST_PLATFORM``, which names the target in
+other cross builds, is a promise that is checked.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +36,42 @@ LIBRARIES = {
 }
 SESSIONS = {"sessions.c": ("libopenhtp_sessions.so",)}
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete")
+TARGET_VARIABLE = "_PYTHON_HOST_PLATFORM"
+# The number of a machine in an ELF file, and its name in a wheel's tag.
+MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 def compiler() -> list[str] | None:
-    """The C compiler's command, None if there is none."""
-    named = os.environ.get("CC", "").split()
-    for words in (named, ["cc"], ["gcc"], ["clang"]):
-        if words and shutil.which(words[0]):
-            return words
-    return None
+    """The C compiler's command, None if there is none. One that ``CC`` names must exist: it chooses the target."""
+    named = shlex.split(os.environ.get("CC", ""))
+    if named and not shutil.which(named[0]):
+        raise RuntimeError(f"CC is {shlex.join(named)!r}, and there is no such program: unset CC, or correct it")
+    return named or next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+
+
+def machine_of(library: Path) -> str:
+    """The machine that a library was compiled for, as wheels name machines."""
+    with library.open("rb") as file:
+        head = file.read(20)
+    number = int.from_bytes(head[18:20], "little")
+    if head[:4] != b"\x7fELF" or number not in MACHINES:
+        raise RuntimeError(
+            f"the compiler made no library for Linux that a wheel can carry: {library.name} begins with"
+            f" {head.hex(' ')}. Let CC name a compiler for one of {', '.join(MACHINES.values())}"
+        )
+    return MACHINES[number]
+
+
+def target_platform(library: Path) -> str:
+    """The platform in the tag of a wheel with this library."""
+    machine = machine_of(library)
+    promised = os.environ.get(TARGET_VARIABLE, "")
+    if promised and promised.replace("-", "_") != f"linux_{machine}":
+        raise RuntimeError(
+            f"{TARGET_VARIABLE} is {promised!r}, and CC made libraries for linux-{machine}: let CC compile for the"
+            f' same target, for example CC="{sys.executable} -m ziglang cc -target aarch64-linux-gnu.2.28"'
+        )
+    return f"linux_{machine}"
 
 
 def compile_libraries(root: Path, folder: Path) -> bool:
@@ -95,16 +128,32 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
         if self.target_name != "wheel":
             return
         root = Path(self.root)
-        folder = root / CAPI / "lib"
-        if not compile_libraries(root, folder) or not compile_sessions(root, root / ENGINE / "lib"):
+        if compiler() is None:
             self.app.display_warning(
                 "no C compiler was found: libQnnHtp.so is not built. Everything else of openhtp works"
             )
-            return
-        if version == "editable":
+        elif version == "editable":
+            folder = root / CAPI / "lib"
+            compile_libraries(root, folder)
+            compile_sessions(root, root / ENGINE / "lib")
             note_python(folder)
-            return
-        (folder / "python.cfg").unlink(missing_ok=True)
+        else:
+            self._compile_for_wheel(root, build_data)
+
+    def _compile_for_wheel(self, root: Path, build_data: dict[str, Any]) -> None:
+        # Not in the sources: an editable installation has its libraries there, and these may be for another CPU.
+        self._folder = tempfile.TemporaryDirectory(prefix="openhtp-build-")
+        for package, compile_part in ((CAPI, compile_libraries), (ENGINE, compile_sessions)):
+            folder = Path(self._folder.name) / package.name
+            compile_part(root, folder)
+            for library in folder.rglob("*.so"):
+                inside = package.relative_to("src") / "lib" / library.relative_to(folder)
+                build_data["force_include"][str(library)] = str(inside)
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-        build_data["artifacts"] += [f"{CAPI}/lib/*.so", f"{ENGINE}/lib/*.so"]
+        build_data["tag"] = f"py3-none-{target_platform(Path(next(iter(build_data['force_include']))))}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was compiled for a wheel."""
+        folder = getattr(self, "_folder", None)
+        if folder is not None:
+            folder.cleanup()

@@ -23,6 +23,7 @@ OWN = {
     "cli/run.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null",
     "cli/main.py": "the package's own files",
+    "core/shared_library.py": "the head of the library that is to be loaded",
     "cost/model.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",
@@ -48,7 +49,6 @@ OWN = {
     "sweeping/engine.py": "the package's own files",
     "sweeping/results.py": "a resource of the package",
     "sweeping/store.py": "a lock, links not followed; SQLite's file once it is known to be a regular one",
-    "vendor/library.py": "the head of the library that is to be loaded",
 }
 
 

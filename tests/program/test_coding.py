@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from openhtp.core.errors import BadBinary
-from openhtp.engine.decoding import decode
 from openhtp.engine.native import native
+from openhtp.engine.prepared import decode
 from openhtp.program.coding import Coding, decoded, halved, nibbles
 from openhtp.program.container import make_section
 from openhtp.program.sources import MemorySource
@@ -20,7 +20,7 @@ EVERY_HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.floa
 @pytest.mark.parametrize("by_c", [True, False])
 def test_every_number_of_half_precision_comes_back(by_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not by_c:
-        monkeypatch.setattr("openhtp.engine.decoding.native", lambda: None)
+        monkeypatch.setattr("openhtp.engine.prepared.native", lambda: None)
     elif native() is None:
         pytest.skip("the C side was not compiled")
     for numbers in (EVERY_HALF, EVERY_HALF[-3:], EVERY_HALF[:1]):

@@ -13,6 +13,7 @@ from pathlib import Path
 from openhtp.abi.numbers import LIBRARY_NAME, SYSTEM_NAME
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.core.shared_library import FOREIGN_WHEEL, check_file
 
 Version = tuple[int, int, int]
 
@@ -74,6 +75,7 @@ def lib_dir() -> Path:
             " compiler. Install a wheel, or install gcc and run `pip install --force-reinstall --no-deps openhtp`",
             st.QNN_COMMON_ERROR_LOADING_BINARIES,
         )
+    check_file(_FOLDER / LIBRARY_NAME, FOREIGN_WHEEL)
     return _FOLDER
 
 

@@ -21,6 +21,7 @@ from rich.text import Text
 import openhtp as htp
 from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, write_json
 from openhtp.core.foreign_text import printable
+from openhtp.core.shared_library import check_file
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
 from openhtp.engine.integer_kernels import integer_kernels
@@ -28,7 +29,7 @@ from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.genie.libraries import GENIE_NAME, GENIE_VARIABLE, find_genie
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.vendor.library import LIBRARY_VARIABLE, check_file, find_library
+from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
 def doctor(json_file: JsonFile = None) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from openhtp.core.errors import QnnError
+from openhtp.core.shared_library import FOREIGN_WHEEL, check_file, loading_failure
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort, part
 from openhtp.engine.opened import BoundSession, End
@@ -148,6 +150,13 @@ def absence() -> str:
         return f"{SWITCH}=0 in your environment"
     if not (_FOLDER / LIBRARY).is_file():
         return "there was no C compiler when openhtp was built"
+    try:
+        check_file(_FOLDER / LIBRARY, FOREIGN_WHEEL)
+        ctypes.CDLL(str(_FOLDER / LIBRARY))
+    except QnnError as error:
+        return str(error)
+    except OSError as error:
+        return str(loading_failure(_FOLDER / LIBRARY, error))
     return f"it does not fit ONNX Runtime {ort.__version__}"
 
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from openhtp.engine import seal
-from openhtp.engine.decoding import decode
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
 from openhtp.engine.lowering import model_sizes
+from openhtp.engine.native import native
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.onnx_messages import AttributeProto, ModelProto, TensorProto
 from openhtp.engine.opened import End
@@ -34,6 +34,7 @@ from openhtp.engine.sessions import (
     Staged,
     aligned,
     aligned_copy,
+    aligned_room,
 )
 from openhtp.engine.strips import RowWindow, is_channel_last
 from openhtp.engine.workshop import Making, Workshop
@@ -299,6 +300,17 @@ def _data_of(
     """The data of several pieces."""
     stored = _stored(packed, manifest, numbers, room)
     return {number: decode(packed.blobs[number], data) for number, data in zip(numbers, stored, strict=True)}
+
+
+def decode(section: FileSection, stored: memoryview) -> memoryview:
+    """The data of a section, as quickly as it would be read; in memory of its own if the file has it coded."""
+    side = native()
+    if side is None or section.record.coding is not Coding.HALF or stored.nbytes % 2:
+        return section.decoded(stored)
+    halves = np.frombuffer(stored, np.uint16)
+    floats = aligned_room(4 * halves.size)
+    side.widen(halves.ctypes.data, floats.ctypes.data, halves.size)
+    return floats.data
 
 
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from openhtp.capi.identity import lib_dir
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
-from openhtp.vendor.library import PACKAGE, check_file, package_folders
+from openhtp.core.shared_library import check_file
+from openhtp.vendor.library import PACKAGE, package_folders
 
 GENIE_NAME = "libGenie.so"
 GENIE_VARIABLE = "OPENHTP_GENIE_LIBRARY"

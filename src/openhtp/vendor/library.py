@@ -6,7 +6,6 @@ import ctypes
 import importlib.util
 import logging
 import os
-import platform
 import re
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from openhtp.core import errors, status as st
 from openhtp.core.enumerations import LogLevel
 from openhtp.core.errors import FormatError, QnnError, UnsupportedFeature
 from openhtp.core.option_numbers import GlobalOption
+from openhtp.core.shared_library import check_file, loading_failure
 from openhtp.core.status import Status
 
 LIBRARY_VARIABLE = "OPENHTP_QNN_LIBRARY"
@@ -36,8 +36,6 @@ DEVICE_FOLDERS = (
 OLDEST_CORE_API = (2, 32)
 # From this version of the HTP part on, the device's custom configuration has its body at byte 8.
 ALIGNED_DEVICE_CONFIG_API = (5, 47)
-
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64"}
 
 logger = logging.getLogger("openhtp.vendor.qnn")
 
@@ -159,29 +157,9 @@ def load(path: str | os.PathLike[str] | None = None) -> VendorLibrary:
     try:
         handle = ctypes.CDLL(str(chosen), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
-        raise FormatError(f"{str(chosen)!r} cannot be loaded: {error}") from error
+        raise loading_failure(chosen, error) from error
     provider, version = choose_provider(_providers(handle, chosen), chosen)
     return VendorLibrary(chosen, handle, provider, version)
-
-
-def check_file(path: Path) -> None:
-    """Say clearly what is wrong with a file; the dynamic loader would only hint at it."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(20)
-    except OSError as error:
-        raise UnsupportedFeature(
-            f"{str(path)!r} cannot be read: {error.strerror}", st.QNN_COMMON_ERROR_LOADING_BINARIES
-        ) from error
-    if head[:4] != b"\x7fELF" or len(head) < 20:
-        raise FormatError(f"{str(path)!r} is not a shared library (no ELF header)")
-    machine = int.from_bytes(head[18:20], "little")
-    built_for, here = _ELF_MACHINES.get(machine, f"ELF machine {machine}"), platform.machine()
-    if built_for != here:
-        raise FormatError(
-            f"{str(path)!r} is built for {built_for}, and this Python runs on {here}",
-            st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
-        )
 
 
 def _providers(handle: ctypes.CDLL, path: Path) -> list[int]:

@@ -18,8 +18,9 @@ from openhtp.abi.structs import struct
 from openhtp.abi.tables import SYSTEM, functions
 from openhtp.core import status as st
 from openhtp.core.errors import BadBinary, FormatError, UnsupportedFeature, error_context
+from openhtp.core.shared_library import check_file
 from openhtp.vendor.graph import GraphTensor
-from openhtp.vendor.library import VendorLibrary, Version, check_file, failure, list_providers, version_of
+from openhtp.vendor.library import VendorLibrary, Version, failure, list_providers, version_of
 
 # This release shipped the system functions in another order, put right in the next.
 _SHUFFLED_CORE_API = (2, 33)

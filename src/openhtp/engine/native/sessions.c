@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -319,13 +320,24 @@ __attribute__((target("avx,f16c"))) static size_t widen_by_eight(const uint16_t 
         _mm256_storeu_ps(floats + place, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(halves + place))));
     return place;
 }
+
+/* Asked of the processor itself: the compiler's own question needs a table that some compilers cannot link. */
+static int has_wide_halves(void)
+{
+    unsigned a, b, c, d, saved, high;
+    const unsigned needed = bit_OSXSAVE | bit_AVX | bit_F16C;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & needed) != needed)
+        return 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    return (saved & 6) == 6; /* the system saves the wide registers */
+}
 #endif
 
 API void openhtp_widen(const uint16_t *halves, float *floats, size_t count)
 {
     size_t place = 0;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c"))
+    if (has_wide_halves())
         place = widen_by_eight(halves, floats, count);
 #endif
     for (; place < count; place++)

@@ -71,7 +71,8 @@ def emulated_connect(options: DeviceOptions, chosen: OptionValues) -> Connect:
 
 def vendor_library(library: str | os.PathLike[str]) -> Path:
     """The file that ``Backend(library=...)`` means. Raises with advice if the file is missing or no library."""
-    from openhtp.vendor.library import check_file, require_library
+    from openhtp.core.shared_library import check_file
+    from openhtp.vendor.library import require_library
 
     requested = path_of(library)
     if requested is None:

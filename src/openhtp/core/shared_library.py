@@ -1,0 +1,48 @@
+"""What is wrong with a shared library, in words: the dynamic loader would only hint at it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+from openhtp.core import status as st
+from openhtp.core.errors import FormatError, UnsupportedFeature
+
+FOREIGN_WHEEL = "openhtp comes from a wheel for another machine; pip install --force-reinstall --no-deps openhtp"
+
+_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64", 164: "Hexagon (the DSP)"}
+_NEWER_GLIBC = re.compile(r"version [`'\"]?GLIBC_(?P<needed>[\d.]+)")
+
+
+def check_file(path: Path, cure: str = "take the build of it for this machine") -> None:
+    """Refuse a file that cannot be loaded here: unreadable, no library, or for another machine."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError as error:
+        raise UnsupportedFeature(
+            f"{str(path)!r} cannot be read: {error.strerror}", st.QNN_COMMON_ERROR_LOADING_BINARIES
+        ) from error
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        raise FormatError(f"{str(path)!r} is not a shared library (no ELF header)")
+    machine = int.from_bytes(head[18:20], "little")
+    built_for, here = _MACHINES.get(machine, f"ELF machine {machine}"), platform.machine()
+    if built_for != here:
+        raise FormatError(
+            f"{str(path)!r} is built for {built_for}, and this Python runs on {here}: {cure}",
+            st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
+        )
+
+
+def loading_failure(path: Path, error: OSError) -> FormatError:
+    """The error for a library that the loader refused; an old C library is called by its name."""
+    newer = _NEWER_GLIBC.search(str(error))
+    if newer is None:
+        return FormatError(f"{str(path)!r} cannot be loaded: {error}")
+    _, here = platform.libc_ver()
+    return FormatError(
+        f"{str(path)!r} needs glibc {newer['needed']} or later, and this system has {here or 'an older one'}:"
+        " use a newer system, or a build of the library for an older one",
+        st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
+    )
