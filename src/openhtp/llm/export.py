@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from openhtp.compiler.driver import CompileOptions, portable_program
+from openhtp.core.blas_threads import one_blas_thread
 from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_problem
@@ -38,6 +40,8 @@ _MOST_COMPENSATED = 100_000_000
 _NARROW = 4
 # Tokens that calibration sees at a time.
 _WINDOW = 1024
+# Weights of the largest matrix up to which products are quicker on one thread than on several.
+_MOST_ON_ONE_THREAD = 1 << 20
 
 
 def export(
@@ -97,21 +101,30 @@ def export(
         concat_kv=bool(concat_kv),
         adapters=[adapter.name for adapter in adapters],
     )
-    windows = calibration_windows(model, calibration, min(lengths[-1], _WINDOW))
-    return _quantized(model, about, adapters, windows, compensates=compensates, progress=progress)
+    with _fitting_threads(model):
+        return _quantized(model, about, adapters, calibration, compensates=compensates, progress=progress)
+
+
+def _fitting_threads(model: Llama) -> contextlib.AbstractContextManager[None]:
+    """As many threads for products as the model's matrices are worth."""
+    largest = max(weight.size for weight in model.weights.values())
+    return one_blas_thread() if largest <= _MOST_ON_ONE_THREAD else contextlib.nullcontext()
 
 
 def _quantized(
     model: Llama,
     about: About,
     adapters: Sequence[Adapter],
-    windows: list[list[int]],
+    calibration: Sequence[int] | None,
     *,
     compensates: bool,
     progress: Progress | None,
 ) -> Bundle:
     """The bundle that was described: ranges are found, then the graphs are written."""
+    told = functools.partial(_tell, progress, "writing a text to calibrate with")
+    windows = calibration_windows(model, calibration, min(about.contexts[-1], _WINDOW), told)
     room = plan_for(adapters) if adapters else None
+    _tell(progress, "making keys and values even", 0.0)
     model, adapters = balanced(model, adapters, _runs(room, adapters, model), windows)
     room = plan_for(adapters) if adapters else None
     told = functools.partial(_tell, progress, "calibrating")
@@ -174,11 +187,12 @@ def _binaries(
             for length in about.contexts
             for tokens in about.ar
         ]
+        _tell(progress, "rounding weights, writing graphs", (number - 1) / count)
         graphs = [part_graph(model, plan, chosen, ranges, levels, room) for plan in plans]
         programs = [portable_program(graph, options) for graph in graphs]
         binaries.append(write_binary(programs, BinaryInfo(weight_sharing=True), compact=True))
         ends.append(([program.name for program in programs], programs[0].updateable_statics))
-        _tell(progress, "writing graphs", number / count)
+        _tell(progress, "rounding weights, writing graphs", number / count)
     return binaries, ends
 
 

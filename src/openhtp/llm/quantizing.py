@@ -88,10 +88,12 @@ class Seen:
     tokens: int
 
 
-def calibration_windows(model: Llama, text: Sequence[int] | None, window: int) -> list[list[int]]:
+def calibration_windows(
+    model: Llama, text: Sequence[int] | None, window: int, progress: Callable[[float], None] | None = None
+) -> list[list[int]]:
     """A text in pieces that are run at once. Without a text, the model writes one itself, so no data is needed."""
     if text is None:
-        return sampled_texts(model, _SAMPLED_TEXTS, min(window, _SAMPLED_TOKENS))
+        return sampled_texts(model, _SAMPLED_TEXTS, min(window, _SAMPLED_TOKENS), progress=progress)
     ids = [int(token) for token in text]
     if len(ids) < 2:
         raise InvalidArgument(f"calibration has {len(ids)} tokens; expected at least 2, better some thousand")
@@ -129,7 +131,9 @@ def calibrate(
     return Seen(ranges, squares, sum(len(ids) for _, ids in runs))
 
 
-def sampled_texts(model: Llama, texts: int, count: int, seed: int = 0) -> list[list[int]]:
+def sampled_texts(
+    model: Llama, texts: int, count: int, seed: int = 0, progress: Callable[[float], None] | None = None
+) -> list[list[int]]:
     """Tokens that the model writes by itself, from random starts, ``count`` for each of some texts."""
     rng = np.random.default_rng(seed)
     texts_so_far = [[int(token)] for token in rng.integers(model.config.vocab, size=texts)]
@@ -139,6 +143,8 @@ def sampled_texts(model: Llama, texts: int, count: int, seed: int = 0) -> list[l
         power = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
         for ids, row in zip(texts_so_far, power, strict=True):
             ids.append(int(rng.choice(len(row), p=row / row.sum())))
+        if progress is not None:
+            progress(len(texts_so_far[0]) / count)
     return texts_so_far
 
 
