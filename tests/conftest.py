@@ -31,10 +31,11 @@ settings.load_profile("openhtp")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The key that seals prepared forms and the folder where devices are met: not the user's nor other tests'."""
+    """The key of prepared forms, the folder where devices are met, the cache: not the user's nor other tests'."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENHTP_KEY_FILE", str(tmp_path_factory.mktemp("key") / "prepared.key"))
         patch.setenv("OPENHTP_RUNTIME_DIR", str(tmp_path_factory.mktemp("devices") / "run"))
+        patch.setenv("OPENHTP_CACHE", str(tmp_path_factory.mktemp("cache") / "models"))
         yield
 
 

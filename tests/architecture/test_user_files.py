@@ -12,6 +12,7 @@ LOADERS = ("np", "numpy", "onnx")
 # Who reads files that no caller named, or writes.
 OWN = {
     "core/files.py": "the one place; it also writes",
+    "core/model_store.py": "the package's own files; locks of its own, links not followed; writes",
     "abi/kernel_copies.py": "/proc",
     "abi/memory.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
@@ -21,7 +22,7 @@ OWN = {
     "cli/doctor.py": "/proc and /sys",
     "cli/device.py": "/proc",
     "cli/run.py": "opens members of an archive that it writes",
-    "cli/_terminal.py": "/dev/null",
+    "cli/_terminal.py": "/dev/null; /proc",
     "cli/main.py": "the package's own files",
     "core/shared_library.py": "the head of the library that is to be loaded",
     "cost/model.py": "a resource of the package",
@@ -43,7 +44,6 @@ OWN = {
     "rpc/rendezvous.py": "a folder",
     "rpc/windows.py": "/proc",
     "session/on_cpu.py": "what ONNX Runtime just wrote to a folder of ours",
-    "session/prepared_model.py": "writes; a lock of its own",
     "session/profiling.py": "writes",
     "runtime/instruments/saver.py": "writes",
     "sweeping/engine.py": "the package's own files",

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
+from tests.llm.test_prepared_bundle import saved_tiny
 
 AUSTEN = Path(__file__).parents[2] / "examples" / "llm" / "austen"
 
@@ -54,6 +55,51 @@ def test_chunks_are_shown_side_by_side() -> None:
     assert [row["chunk"] for row in found["rows"]] == [128, 64, 32]
     assert found["times"] == "modelled"
     assert "--parts is 'x'" in openhtp("chunks", "llama-3.2-3b", "--parts", "x", code=2)
+
+
+def test_the_second_run_is_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantized and compiled once; the text stays the same, whatever the cache holds."""
+    told, store, model = tmp_path / "run.json", tmp_path / "cache", tmp_path / "model"
+    monkeypatch.setenv("OPENHTP_CACHE", str(store))
+    saved_tiny(model)
+
+    def ran(*words: str) -> tuple[str, str]:
+        output = openhtp("run", model, "ab", "-n", "5", "--json", told, *words)
+        document = json.loads(told.read_text())
+        assert document["first_token_from_start_s"] * 1e3 > document["ttft_ms"] > 0
+        assert "after the start of the command" in " ".join(output.split())
+        return document["model_was"], document["text"]
+
+    origin, text = ran("--no-cache")
+    assert (origin, store.exists()) == ("exported", False)
+    assert [ran(), ran()] == [("exported", text), ("compiled", text)]
+    monkeypatch.setenv("OPENHTP_CACHE", str(told / "models"))
+    output = openhtp("run", model, "ab", "-n", "5")
+    assert output.count("no cache, so everything is prepared anew each time") == 1
+
+
+def test_the_cache_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENHTP_CACHE", str(tmp_path / "cache"))
+    saved_tiny(tmp_path / "model")
+    openhtp("run", tmp_path / "model", "ab", "-n", "1")
+
+    def cache(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["cache", *words])
+        assert done.exit_code == code, done.output
+        return " ".join(done.output.split())
+
+    assert "model, compiled for SM8650" in cache("show")
+    cache("show", "--json", str(tmp_path / "cache.json"))
+    document = json.loads((tmp_path / "cache.json").read_text())
+    assert {row["kind"] for row in document["models"]} == {"llm", "llm-compiled"}
+    assert document["bytes"] == sum(row["bytes"] for row in document["models"]) > 0
+    assert cache("limit", "1GB").startswith("1 GiB at most")
+    assert cache("limit") == cache("limit", "1GB")
+    assert "expected a size like" in cache("limit", "much", code=2)
+    assert cache("clear").startswith("removed ")
+    assert cache("show").startswith("0 models, 0 B of at most")
+    monkeypatch.setenv("OPENHTP_CACHE", "off")
+    assert "switched off by OPENHTP_CACHE" in cache("show", code=2)
 
 
 @pytest.mark.slow

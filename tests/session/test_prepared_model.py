@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE_S
 import openhtp as htp
 from openhtp import zoo
 from openhtp.core.latches import Latch
+from openhtp.core.model_store import ModelStore
 from openhtp.session import prepared_model
 
 OPTIONS: dict[str, Any] = {"transport": "inprocess"}
@@ -178,18 +179,18 @@ def test_processes_make_it_once(source: Path, cache: Path) -> None:
     told = [program.communicate(timeout=PATIENCE_S)[0] for program in programs]
     assert all(program.returncode == 0 for program in programs)
     assert sum("saved" in words for words in told) == 1
-    assert len([path for path in cache.iterdir() if path.suffix == ".onnx"]) == 1
+    assert len([path for path in cache.iterdir() if path.suffix == ".model"]) == 1
 
 
 def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -> None:
     """What a killed process left is cleared away by the next, and nothing of it is ever loaded."""
-    entry = prepared_model.CacheEntry(cache, source)
+    entry = prepared_model.onnx_entry(ModelStore(cache), source)
     ready, wake = os.pipe()
     child = os.fork()
     if child == 0:
         with entry.locked(Latch()):
             os.fsync = lambda fd: (os.write(wake, b"x"), signal.pause())  # type: ignore[assignment]
-            entry.store(b"x" * 100_000)
+            entry.write({"model": b"x" * 100_000})
         os._exit(0)
     assert os.read(ready, 1) == b"x"
     os.kill(child, signal.SIGKILL)
@@ -198,8 +199,8 @@ def test_killed_while_it_writes_leaves_no_torn_file(source: Path, cache: Path) -
     assert len(list(cache.glob(".*.tmp"))) == 1
     with entry.locked(Latch()) as mine:
         assert mine
-        entry.store(b"whole")
-    assert entry.path.read_bytes() == b"whole"
+        entry.write({"model": b"whole"})
+    assert entry.read() == {"model": b"whole"}
     assert list(cache.glob(".*.tmp")) == []
     os.close(ready)
     os.close(wake)
@@ -249,15 +250,39 @@ def test_other_weights_beside_the_model_are_another_entry(tmp_path: Path, cache:
     model = onnx.load_from_string(zoo.tiny_mlp())
     path = tmp_path / "big.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="big.data", size_threshold=0)
-    first = prepared_model.CacheEntry(cache, path).path
-    assert prepared_model.CacheEntry(cache, path).path == first
+    first = prepared_model.onnx_entry(ModelStore(cache), path).path
     os.utime(tmp_path / "big.data", (1, 1))
-    assert prepared_model.CacheEntry(cache, path).path != first
+    assert prepared_model.onnx_entry(ModelStore(cache), path).path == first
+    weights = bytearray((tmp_path / "big.data").read_bytes())
+    weights[-1] ^= 1
+    (tmp_path / "big.data").write_bytes(weights)
+    os.utime(tmp_path / "big.data", (1, 1))
+    assert prepared_model.onnx_entry(ModelStore(cache), path).path != first
 
 
 def test_a_cache_that_is_no_place(source: Path) -> None:
-    with pytest.raises(htp.InvalidArgument, match="cache is None; expected a folder"):
-        htp.PreparedModel(source, cache=None)  # type: ignore[arg-type]
+    with pytest.raises(htp.InvalidArgument, match="cache is 5; expected a folder"):
+        htp.PreparedModel(source, cache=5)  # type: ignore[arg-type]
+
+
+def test_without_a_folder_the_users_cache_is_used(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENHTP_CACHE", str(cache))
+    for expected in ("saved", "loaded from the cache"):
+        with htp.PreparedModel(source, **OPTIONS) as model:
+            assert model.wait(PATIENCE_S)
+            assert expected in whats(model)
+            assert model.cache_path is not None
+            assert model.cache_path.parent == cache
+    for place, warned in (("off", False), ("/proc/nowhere", True)):
+        monkeypatch.setenv("OPENHTP_CACHE", place)
+        with htp.PreparedModel(source, **OPTIONS) as model:
+            assert model.wait(PATIENCE_S)
+            assert model.is_best
+            assert model.cache_path is None
+            assert whats(model) == ["prepared fast", "prepared well", "replaced"]
+        assert ("no cache" in caplog.text) is warned
 
 
 def test_a_program_that_ends_meanwhile_says_nothing_of_it(source: Path, cache: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -76,6 +77,29 @@ def settle_streams() -> None:
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """A bug of ours; its message may hold a name all the same."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace)), keep="\n"))
+
+
+_process_began_s: list[float] = []
+
+
+def note_process_start() -> None:
+    """From here on the process is one command: times of the command count from the start of the process."""
+    _process_began_s[:] = [time.monotonic() - _process_age_s()]
+
+
+def _process_age_s() -> float:
+    """Time since the process was started, before Python was; 0 where the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # After the name, which stands in parentheses and may hold anything, the 20th field is the start, in ticks.
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
+    return 0.0
+
+
+def command_began_s() -> float:
+    """When the command began, on the clock of ``time.monotonic``; now, if it is called within another program."""
+    return _process_began_s[0] if _process_began_s else time.monotonic()
 
 
 def end_of_pipe() -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from openhtp.cli._config import ConfigFile, PerfProfileName, modelled_config, op
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
+    command_began_s,
+    complain,
     confirm_written,
     console,
     errors_reported,
@@ -29,9 +32,11 @@ from openhtp.cli._terminal import (
 from openhtp.config import BackendConfig
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
+from openhtp.core.model_store import user_store
 from openhtp.core.units import MS, duration_ns
 from openhtp.cost.llm import LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
+from openhtp.llm.prepared_bundle import prepare_bundle
 from openhtp.planning.chunks import ChunkRow, compare_chunks
 from openhtp.runtime.objects.backend import Backend
 
@@ -46,7 +51,15 @@ Context = Annotated[int | None, typer.Option(help="Tokens of the KV cache; the m
 Ar = Annotated[str, typer.Option(help="Tokens that the graphs take at a time.")]
 Parts = Annotated[int, typer.Option(min=1, help="Graphs that a pass is split into.")]
 Flat = Annotated[bool, typer.Option("--flat", help="A flat KV cache instead of a native one.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep prepared models (openhtp cache).")]
 Masked = Annotated[str | None, typer.Option(help="Masked softmax in the attention: A, B, C or none.")]
+
+_ORIGINS = {
+    "compiled": "compiled before, from the cache",
+    "quantized": "quantized before, from the cache",
+    "exported": "quantized and compiled now",
+    "bundle": "exported before",
+}
 
 
 @app.command()
@@ -67,26 +80,50 @@ def run(
     flat: Flat = False,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
+    no_cache: NoCache = False,
     json_file: JsonFile = None,
 ) -> None:
     """Write text on an emulated device, as it comes, with its speed (measured here)."""
+    began_s = command_began_s()
     with errors_reported():
         config = preset_of(config_file, perf_profile)
         sampling = lm.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        bundle, chosen = _bundle(model, adapter, precision=precision, native_kv=not flat)
         with Backend() as backend:
-            chat = lm.Generator(bundle, open_device(backend, config, soc), lookahead=lookahead, adapter=chosen)
+            with _steps() as told:
+                device = open_device(backend, config, soc)
+                prepared = prepare_bundle(
+                    model,
+                    adapter=adapter,
+                    soc=device.soc if config is None else f"{device.soc} with {config!r}",
+                    store=None if no_cache else user_store(lambda line: complain(line, "yellow")),
+                    progress=told,
+                    precision=precision,
+                    native_kv=not flat,
+                )
+                told("loading the graphs onto the device", 0.0)
+                chat = lm.Generator(prepared.bundle, device, lookahead=lookahead, adapter=prepared.adapter)
+            ready_s = time.monotonic()
             text = asyncio.run(_stream(chat, prompt, tokens, sampling))
+            say("")
+            with _steps() as told:
+                told("keeping the compiled model for the next time", 0.0)
+                prepared.keep(chat)
         stats = chat.stats
-        say("")
-        passes = ", ".join(f"{count} of {ar}" for ar, count in sorted(stats.passes.items(), reverse=True))
-        say(
-            f"{stats.new_tokens} tokens: first after {stats.ttft_ms:,.0f} ms, then {stats.tokens_per_s:,.1f}"
-            f" tokens/s (measured on this machine); passes: {passes}",
-            "dim",
-        )
+        first_s = ready_s - began_s + stats.ttft_ms / 1e3
+        _print_speed(stats, first_s, prepared.origin)
         document = {"prompt": prompt, "text": text, "times": "measured", **dataclasses.asdict(stats)}
+        document |= {"first_token_from_start_s": first_s, "model_was": prepared.origin}
         write_json(json_file, {**document, "passes": {str(ar): count for ar, count in stats.passes.items()}})
+
+
+def _print_speed(stats: lm.Stats, first_s: float, origin: str) -> None:
+    passes = ", ".join(f"{count} of {ar}" for ar, count in sorted(stats.passes.items(), reverse=True))
+    say(
+        f"{stats.new_tokens} tokens: the first {first_s:,.1f} s after the start of the command"
+        f" ({_ORIGINS[origin]}) and {stats.ttft_ms:,.0f} ms after the prompt was submitted,"
+        f" then {stats.tokens_per_s:,.1f} tokens/s (measured on this machine); passes: {passes}",
+        "dim",
+    )
 
 
 async def _stream(chat: lm.Generator, prompt: str, tokens: int, sampling: lm.Sampling) -> str:
@@ -354,19 +391,18 @@ def _measured(bundle: lm.Bundle, where: LlmTarget, ids: list[int], window: int, 
         return device_nats(chat, ids, window, told)
 
 
-def _bundle(folder: Path, adapter: str | None, **options: Any) -> tuple[lm.Bundle, str | None]:
-    """A bundle that was exported before, or a checkpoint exported now; and the name of its adapter."""
-    if (folder / "bundle.json").exists():
-        return lm.Bundle.at(folder), adapter
-    model = lm.load(folder)
-    added = [] if adapter is None else [lm.load_adapter(adapter, model.config)]
-    bundle = _exported(model, adapters=added, **options)
-    return bundle, next(iter(bundle.adapters), None)
-
-
 def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:
-    with _waiting("exporting") as told:
-        return lm.export(model, progress=lambda _, done: told(done), **options)
+    with _steps() as told:
+        return lm.export(model, progress=told, **options)
+
+
+@contextlib.contextmanager
+def _steps() -> Iterator[Callable[[str, float], None]]:
+    """A bar on the terminal that says which step is under way."""
+    quiet = not progress_console.is_terminal
+    with Progress(console=progress_console, transient=True, disable=quiet) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import openhtp.cli
-from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, say, settle_streams
+from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, note_process_start, say, settle_streams
 from openhtp.core.foreign_text import printable
 
 
@@ -109,4 +109,5 @@ def _options(
 def main() -> None:
     """Entry point."""
     settle_streams()
+    note_process_start()
     app()

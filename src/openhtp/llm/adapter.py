@@ -154,6 +154,11 @@ def load_adapter(folder: str | os.PathLike[str], config: LlamaConfig, name: str 
         return Adapter(path.resolve().name if name is None else name, _matrices(file, about, config))
 
 
+def adapter_files(folder: Path) -> list[Path]:
+    """All files that ``load_adapter`` reads."""
+    return [folder / _CONFIG, folder / _WEIGHTS]
+
+
 def _config(path: Path) -> Mapping[str, Any]:
     content = read_object(path, "an adapter's configuration", most=_MOST_CONFIG)
     kind = content.get("peft_type", "LORA")

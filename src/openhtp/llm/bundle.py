@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,11 +116,9 @@ class Bundle:
         if path.exists() and not path.is_dir():
             raise InvalidArgument(f"cannot save to {str(path)!r}: it is no folder")
         path.mkdir(parents=True, exist_ok=True)
-        for number, binary in enumerate(self.binaries, 1):
-            write_file(path / part_name(number, self.parts), binary)
-        for name, sections in self.adapters.items():
-            for number, section in enumerate(sections, 1):
-                write_file(path / adapter_part_name(name, number, self.parts), section)
+        files = self.files()
+        for name in (name for name in files if name != _ABOUT):
+            write_file(path / name, files[name])
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != path / _TOKENIZER:
             text = read_file(self.tokenizer, most=_MOST_PART, what="a tokenizer (tokenizer.json)", error=BadModel)
             write_file(path / _TOKENIZER, text)
@@ -127,30 +126,46 @@ class Bundle:
         if self.about.native_kv:
             write_file(path / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
         # Last: a folder that has this file is complete.
-        write_file(path / _ABOUT, json.dumps(msgspec.to_builtins(self.about), indent=1).encode())
+        write_file(path / _ABOUT, files[_ABOUT])
         return path
+
+    def files(self) -> dict[str, bytes]:
+        """What the model is, by the names of files: its description, its parts and its adapters."""
+        files = {_ABOUT: json.dumps(msgspec.to_builtins(self.about), indent=1).encode()}
+        numbers = range(1, self.parts + 1)
+        for number, binary in zip(numbers, self.binaries, strict=True):
+            files[part_name(number, self.parts)] = binary
+        for name, sections in self.adapters.items():
+            for number, section in zip(numbers, sections, strict=True):
+                files[adapter_part_name(name, number, self.parts)] = section
+        return files
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Bundle:
         """Read what ``save`` wrote."""
         path = Path(folder)
         with error_context(bundle=str(path)):
-            text = read_file(path / _ABOUT, most=_MOST_ABOUT, what="a bundle's description", error=BadModel)
-            try:
-                about = msgspec.json.decode(text, type=About)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
-            if about.version != _VERSION:
-                raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
-            count = len(about.parts)
-            binaries = [
-                read_file(path / part_name(n, count), most=_MOST_PART, what="a context binary", error=BadModel)
-                for n in range(1, count + 1)
-            ]
-            if not binaries or not about.ar or not about.contexts:
-                raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
-            adapters = {name: _sections(path, name, count) for name in about.adapters}
-        return cls(about, binaries, path / _TOKENIZER, adapters)
+            return cls.from_files(functools.partial(_read, path), path / _TOKENIZER)
+
+    @classmethod
+    def from_files(cls, read: Callable[[str, int], bytes], tokenizer: Path | None) -> Bundle:
+        """The bundle whose files ``read(name, most)`` reads."""
+        text = read(_ABOUT, _MOST_ABOUT)
+        try:
+            about = msgspec.json.decode(text, type=About)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
+        if about.version != _VERSION:
+            raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
+        count = len(about.parts)
+        binaries = [read(part_name(n, count), _MOST_PART) for n in range(1, count + 1)]
+        if not binaries or not about.ar or not about.contexts:
+            raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
+        adapters = {}
+        for name in about.adapters:
+            check_name(name)
+            adapters[name] = [read(adapter_part_name(name, n, count), _MOST_PART) for n in range(1, count + 1)]
+        return cls(about, binaries, tokenizer, adapters)
 
 
 def graph_name(ar: int, context: int, part: int, parts: int) -> str:
@@ -168,11 +183,6 @@ def adapter_part_name(adapter: str, part: int, parts: int) -> str:
     return f"adapter_{adapter}_{part}_of_{parts}.bin"
 
 
-def _sections(folder: Path, adapter: str, count: int) -> list[bytes]:
-    check_name(adapter)
-    return [
-        read_file(
-            folder / adapter_part_name(adapter, n, count), most=_MOST_PART, what="a binary section", error=BadModel
-        )
-        for n in range(1, count + 1)
-    ]
+def _read(folder: Path, name: str, most: int) -> bytes:
+    what = "a bundle's description" if name == _ABOUT else "a part of a bundle"
+    return read_file(folder / name, most=most, what=what, error=BadModel)

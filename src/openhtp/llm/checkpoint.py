@@ -43,6 +43,12 @@ def load(folder: str | os.PathLike[str]) -> Llama:
         return Llama.of(config, weights, tokenizer=path / "tokenizer.json")
 
 
+def checkpoint_files(folder: Path) -> list[Path]:
+    """All files of a checkpoint that decide its weights and sizes."""
+    index = [folder / _INDEX] if (folder / _INDEX).exists() else []
+    return [folder / "config.json", *index, *sorted(folder.glob("*.safetensors"))]
+
+
 def read_object(path: Path, what: str, *, most: int = _MOST_JSON) -> Mapping[str, Any]:
     """The object that a JSON file holds. Raises BadModel for any other content."""
     text = read_file(path, most=most, what=what, error=BadModel)

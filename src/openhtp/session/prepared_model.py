@@ -1,22 +1,19 @@
 """A model that is ready soon and best later: from a cache, or prepared fast, run, and prepared well meanwhile.
 
-The cache is a folder that processes share: files appear whole or not at all, and one process makes each.
+The cache is a store that processes share (``core/model_store.py``): one process makes each model.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
-import hashlib
 import logging
 import os
-import stat
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +25,8 @@ from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError, WrongState
 from openhtp.core.files import digest_of
 from openhtp.core.latches import Latch
+from openhtp.core.model_store import CacheEntry, ModelStore, user_store
 from openhtp.core.threads import OwnThread
-from openhtp.core.version import BUILD_ID, VERSION
 from openhtp.frontend.onnx_reader import check_path, external_files
 from openhtp.session.executable import NodeArg, Results
 from openhtp.session.inference import Callback, InferenceSession
@@ -41,6 +38,8 @@ log = logging.getLogger(__name__)
 
 FAST, BEST = "1", "3"
 _LEVEL = "htp_graph_finalization_optimization_mode"
+# What the compiled model is called in its entry of the cache.
+_FILE = "model_ctx.onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class _Use:
 
 
 class PreparedModel:
-    """A model with a cache of its compiled form.
+    """A model with a cache of its compiled form: the folder ``cache``, or the user's own (``openhtp cache``).
 
     If the cache has it, it is loaded from there. Otherwise it is prepared fast (optimization level 1) and can be
     run at once, while a thread prepares it well (level 3), puts that into the cache, and replaces the first form:
@@ -94,7 +93,7 @@ class PreparedModel:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        cache: str | os.PathLike[str],
+        cache: str | os.PathLike[str] | None = None,
         soc: str | None = None,
         provider_options: Mapping[str, Any] | None = None,
         **options: Any,
@@ -106,10 +105,10 @@ class PreparedModel:
         shown_options = sorted(
             (name, repr(value)) for name, value in {**options, **self._provider_options}.items()
         )
-        folder = path_of(cache)
-        if folder is None:
-            raise InvalidArgument(f"cache is {shown(cache)}; expected a folder for compiled models")
-        self._entry = CacheEntry(folder, self._source, soc or DEFAULT_SOC, shown_options)
+        store = _store_at(cache)
+        self._entry: CacheEntry | None = None
+        if store is not None:
+            self._entry = onnx_entry(store, self._source, soc or DEFAULT_SOC, shown_options)
         self._events: list[ModelEvent] = []
         self._lock = threading.Lock()
         self._over = Latch()
@@ -175,9 +174,9 @@ class PreparedModel:
         return self._best
 
     @property
-    def cache_path(self) -> Path:
-        """Where its compiled form is, or will be."""
-        return self._entry.path
+    def cache_path(self) -> Path | None:
+        """The file of the cache that its compiled form is in, or will be; None without a cache."""
+        return None if self._entry is None else self._entry.path
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until preparation is over; return whether it is."""
@@ -249,10 +248,14 @@ class PreparedModel:
 
     def _cached(self) -> InferenceSession | None:
         """A session from the cache; None if the cache has nothing that can be used."""
-        if not self._entry.exists():
+        if self._entry is None or not self._entry.exists():
+            return None
+        model = (self._entry.read() or {}).get(_FILE)
+        if model is None:
+            self._note("refused what the cache has", "it is damaged")
             return None
         try:
-            session = self._make(self._entry.path, providers=[(QNN, self._provider_options)])
+            session = self._make(model, providers=[(QNN, self._provider_options)])
         except QnnError as error:
             self._note("refused what the cache has", str(error))
             return None
@@ -265,7 +268,7 @@ class PreparedModel:
     def _improve(self) -> None:
         """Get the best form, made here or by another process. Runs on a thread of its own."""
         try:
-            with self._entry.locked(self._over) as mine:
+            with contextlib.nullcontext(True) if self._entry is None else self._entry.locked(self._over) as mine:
                 if mine:
                     self._replace(self._best_form())
         except Exception as error:
@@ -293,10 +296,12 @@ class PreparedModel:
 
     def _save(self, session: InferenceSession) -> None:
         executable = session.executable
-        if not isinstance(executable, HtpExecutable) or self._over.is_open:
+        if self._entry is None or not isinstance(executable, HtpExecutable) or self._over.is_open:
             return
-        self._entry.store(executable.context_model(executable.context.get_binary()))
-        self._note("saved", str(self._entry.path))
+        if self._entry.write({_FILE: executable.context_model(executable.context.get_binary())}):
+            self._note("saved", str(self._entry.path))
+        else:
+            self._note("failed to save", "it is larger than the cache may be")
 
     def _replace(self, session: InferenceSession) -> None:
         fresh = _Served(session)
@@ -337,76 +342,19 @@ os.register_at_fork(after_in_child=_start_anew)
 atexit.register(_give_up)
 
 
-# How often a process that waits for the lock looks again. A closed model waits no longer than that.
-_LOOK_AGAIN_S = 0.05
-_SUFFIX = "_ctx.onnx"
+def _store_at(cache: str | os.PathLike[str] | None) -> ModelStore | None:
+    """The store in a folder, or the user's own, which may be switched off."""
+    if cache is None:
+        return user_store(log.warning)
+    folder = path_of(cache)
+    if folder is None:
+        raise InvalidArgument(f"cache is {shown(cache)}; expected a folder for compiled models, or None")
+    return ModelStore(folder)
 
 
-class CacheEntry:
-    """The place of one model, for one chip and one way to compile it."""
-
-    def __init__(self, folder: Path, source: Path, *settings: object) -> None:
-        """``settings`` are whatever else decides what the compiled model is."""
-        _make_folder(folder)
-        key = hashlib.sha256()
-        for part in (digest_of(source, what="an ONNX model", error=BadModel), VERSION, BUILD_ID, *settings):
-            key.update(f"{part!r}\0".encode())
-        for path in external_files(source):
-            # The file is too large to be read each time. A change that keeps size and time is not seen.
-            about = path.stat()
-            key.update(f"{path.name}\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
-        self.path = folder / f"{source.stem}-{key.hexdigest()[:20]}{_SUFFIX}"
-        self._lock = self.path.with_name(f".{self.path.name}.lock")
-
-    def exists(self) -> bool:
-        """Whether somebody has put it there."""
-        return self.path.is_file()
-
-    def store(self, data: bytes) -> None:
-        """Put it there: on the disk first, then under its name. Only under the lock."""
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
-            left.unlink(missing_ok=True)  # of a process that was killed: nobody else writes under the lock
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.path)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-
-    @contextlib.contextmanager
-    def locked(self, over: Latch) -> Iterator[bool]:
-        """Hold the lock of the process that makes the entry. False if ``over`` came before the lock.
-
-        The system gives the lock back when its holder dies, in whatever way.
-        """
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            while not over.is_open:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    over.wait(_LOOK_AGAIN_S)
-                    continue
-                yield True
-                return
-            yield False
-        finally:
-            os.close(fd)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder for this user alone: what is in it is loaded without being compiled again."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.stat()
-    except OSError as error:
-        raise InvalidArgument(f"cache {str(folder)!r} cannot be made: {error}; give a folder") from error
-    if not stat.S_ISDIR(about.st_mode) or not os.access(folder, os.W_OK):
-        raise InvalidArgument(f"cache {str(folder)!r} is no folder that can be written; give another")
-    if about.st_uid != os.getuid():
-        log.warning("cache %s belongs to another user, who decides what is loaded from it", folder)
+def onnx_entry(store: ModelStore, source: Path, *settings: object) -> CacheEntry:
+    """The place of an ONNX model; ``settings`` are whatever else decides what the compiled model is."""
+    contents = [digest_of(source, what="an ONNX model", error=BadModel)]
+    for path in external_files(source):
+        contents += [path.name, digest_of(path, what="weights of an ONNX model", error=BadModel)]
+    return store.entry("onnx", source.name, contents, *settings)
