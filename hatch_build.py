@@ -31,7 +31,8 @@ ENGINE = Path("src/openhtp/engine")
 # library by its bare name gets the one that is loaded under that name.
 LIBRARIES = {
     "stub.c": ("libQnnHtp.so", "libQnnSystem.so", "libQnnSaver.so"),
-    "rpcmem.c": ("libcdsprpc.so",),
+    # In a folder of its own: on a board it must not come before the library of the same name that reaches the DSP.
+    "rpcmem.c": ("rpcmem/libcdsprpc.so",),
     "empty.c": ("libQnnIr.so", "libQnnLpai.so"),
 }
 SESSIONS = {"sessions.c": ("libopenhtp_sessions.so",)}
@@ -91,10 +92,20 @@ def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path)
     folder.mkdir(parents=True, exist_ok=True)
     for source, names in libraries.items():
         for name in names:
-            new = folder / f".{name}.new"
-            words = [*FLAGS, f"-Wl,-soname,{name}", "-o", str(new), str(sources / source), "-ldl", "-lpthread"]
+            library = folder / name
+            library.parent.mkdir(exist_ok=True)
+            new = library.with_name(f".{library.name}.new")
+            words = [
+                *FLAGS,
+                f"-Wl,-soname,{library.name}",
+                "-o",
+                str(new),
+                str(sources / source),
+                "-ldl",
+                "-lpthread",
+            ]
             subprocess.run([*command, *words], check=True)
-            new.replace(folder / name)  # a process may have the old one mapped
+            new.replace(library)  # a process may have the old one mapped
     return True
 
 

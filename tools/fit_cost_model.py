@@ -110,7 +110,7 @@ def transfer_errors(
     for row in rows:
         others = {soc: rates for soc, rates in parameters.socs.items() if soc != row.soc}
         # Under a number of its own, or a twin under another name would not be an extrapolation.
-        soc = replace(find_soc(row.soc), soc_model=-1)
+        soc = replace(find_soc(row.soc), soc_model=-1, same_die="")
         without = replace(parameters, socs=others)
         guess = estimate_kernels(kernels[row.network], soc, NumberFormat(row.precision), without)
         errors.append(np.log(guess.total_us / row.us))

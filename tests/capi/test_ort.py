@@ -204,7 +204,7 @@ def test_shared_memory_of_the_provider(lib_dir: Path, library: str, tmp_path: Pa
         got = made.run(None, feeds_of(case, 1))
         assert abs(got[0] - on_cpu(model, feeds_of(case, 1))[0]).max() < 0.1
     """)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(lib_dir)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(lib_dir / "rpcmem")}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )

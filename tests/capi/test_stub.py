@@ -63,7 +63,8 @@ def test_each_library_has_its_own_name_for_the_loader(lib_dir: Path) -> None:
     """A client that opens a library by its bare name gets the one that is in the process already."""
     if shutil.which("readelf") is None:
         pytest.skip("there is no readelf")
-    for path in lib_dir.glob("*.so"):
+    assert not (lib_dir / "libcdsprpc.so").exists(), "it would come before the board's"
+    for path in lib_dir.rglob("*.so"):
         told = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout
         assert f"soname: [{path.name}]" in told
 
@@ -72,7 +73,7 @@ def test_the_companions_are_there(lib_dir: Path) -> None:
     assert ctypes.CDLL(str(lib_dir / "libQnnSaver.so")).QnnSaver_initialize(None) == 0
     for name in ("libQnnIr.so", "libQnnLpai.so"):
         ctypes.CDLL(str(lib_dir / name))
-    memory = ctypes.CDLL(str(lib_dir / "libcdsprpc.so"))
+    memory = ctypes.CDLL(str(lib_dir / "rpcmem" / "libcdsprpc.so"))
     memory.rpcmem_alloc.restype = ctypes.c_void_p
     memory.rpcmem_to_fd.argtypes = memory.rpcmem_free.argtypes = [ctypes.c_void_p]
     data = memory.rpcmem_alloc(25, 1, 4096)

@@ -64,7 +64,7 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.usefixtures("no_library")
-def test_a_broken_emulator_is_the_one_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_emulator_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(backend: htp.Backend) -> str:
         raise htp.DeviceLost("the device process went away")
 
@@ -93,13 +93,13 @@ def test_wrong_products_are_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
         doctor._products()
 
 
-def test_a_damaged_library_is_reported_and_forgiven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_library_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = tmp_path / "libQnnHtp.so"
     library.write_text("not a library")
     monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
     monkeypatch.setattr(doctor, "_emulator", lambda: "works")
     code, _, report = run_doctor(tmp_path)
-    assert code == 0
+    assert code == 1
     vendor = checks(report)["vendor"]
     assert vendor["health"] == "broken"
     assert "no ELF header" in vendor["detail"]

@@ -27,9 +27,11 @@ from openhtp.device.core import build_library_core
 from openhtp.device.library_target import LogLines
 from openhtp.device.server import Server
 from openhtp.engine.protocol import Arrays
+from openhtp.hw.catalog import find_soc
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.rpc import channel
 from openhtp.runtime.instruments.device_queries import library_binary, open_library_binary
+from openhtp.runtime.links.device_choice import chip_of
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.objects.device import Device
@@ -51,6 +53,7 @@ class FakeTarget:
         self.loaded: list[str] = []
         self.votes: list[dict[str, Any]] = []
         self.failure: htp.QnnError | None = None
+        self.platform: list[dict[str, Any]] = []
 
     def go_on(self) -> None:
         self.may_go_on.set()
@@ -59,7 +62,7 @@ class FakeTarget:
         pass
 
     def describe(self) -> dict[str, object]:
-        return {"library": "lib.so", "library_version": "fake"}
+        return {"library": "lib.so", "library_version": "fake", "platform": self.platform}
 
     def vote(self, **votes: Any) -> None:
         self.votes.append(votes)
@@ -117,6 +120,59 @@ def device(target: FakeTarget) -> Iterator[htp.Device]:
         yield Device(backend, DeviceOptions(), lambda _: link)
         target.go_on()
     link.serving.join()
+
+
+class LibraryBehind(htp.Backend):
+    """Its devices have a library behind them; which, the link says."""
+
+    @property
+    def library(self) -> Path:
+        return OURS
+
+
+@pytest.mark.parametrize(
+    ("chip", "soc", "cores"),
+    [
+        ({"soc_model": 93, "arch": 68}, "QCS6490", 1),
+        ({"soc_model": 66, "arch": 73}, "QCS8550", 1),
+        ({"soc_model": 77, "arch": 73}, "QCS9075", 2),
+        ({"soc_model": 57, "arch": 75}, "SM8650", 1),
+        ({"soc_model": None, "arch": None}, "SM8650", 1),
+    ],
+)
+def test_a_device_is_the_chip_that_the_library_says(
+    chip: dict[str, Any], soc: str, cores: int, target: FakeTarget
+) -> None:
+    target.platform = [chip]
+    link = ServedHere(target)
+    with LibraryBehind() as backend:
+        device = Device(backend, DeviceOptions(), lambda _: link)
+        assert (device.soc, device.cores) == (soc, cores)
+        assert device.info()["soc"] == soc
+    link.serving.join()
+
+
+def test_a_chip_that_was_named_and_is_not_there_is_refused(target: FakeTarget) -> None:
+    target.platform = [{"soc_model": 93, "arch": 68}]
+    link = ServedHere(target)
+    with (
+        LibraryBehind() as backend,
+        pytest.raises(htp.InvalidArgument, match=r"soc is SM8650, .* this chip is QCS6490 .*leave soc out"),
+    ):
+        Device(backend, DeviceOptions(), lambda _: link, soc_named=True)
+    link.close()
+    link.serving.join()
+
+
+def test_a_chip_that_we_do_not_know_is_checked_as_one_of_its_architecture(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    platform = [{"soc_model": 999, "arch": 79}]
+    assert chip_of(find_soc("SM8650"), platform, named=False).name == "SM8750"
+    assert "SoC model 999, v79, which the catalog does not have" in caplog.text
+    assert chip_of(find_soc("SM8650"), [], named=True).name == "SM8650"
+    # One number, two names: the caller's name stays.
+    assert chip_of(find_soc("QCS8750"), [{"soc_model": 69, "arch": 79}], named=True).name == "QCS8750"
 
 
 def test_an_execution_reaches_the_library_and_comes_back(device: htp.Device, target: FakeTarget) -> None:

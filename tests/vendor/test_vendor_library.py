@@ -11,11 +11,12 @@ import pytest
 
 from openhtp.abi.numbers import LIBRARY_NAME
 from openhtp.abi.structs import struct
-from openhtp.core.errors import FormatError, InvalidArgument, QnnError, UnsupportedFeature
+from openhtp.core.enumerations import LogLevel
+from openhtp.core.errors import FormatError, InvalidArgument, QnnError, ResourceError, UnsupportedFeature
 from openhtp.hw.catalog import catalog
 from openhtp.vendor import library
-from openhtp.vendor.backend import parse_soc
-from openhtp.vendor.library import failure
+from openhtp.vendor.backend import beginning, cure_of, parse_soc
+from openhtp.vendor.library import LogSink, failure
 
 NOT_HERE = 183 if platform.machine() != "aarch64" else 62
 
@@ -162,3 +163,60 @@ def test_failures_keep_name_number_and_place(call: str, code: int, kind: str, na
     assert isinstance(error, QnnError)
     assert (type(error).__name__, error.code, error.name) == (kind, code, name)
     assert f"{call} failed for graph 'g': why" in str(error)
+
+
+class TestBoard:
+    """What the library for aarch64 was heard to say on machines that are no board, or lack something."""
+
+    @pytest.mark.parametrize(
+        ("said", "cure"),
+        [
+            ("No Snapdragon SOC detected; Failed to init router", "/sys/devices/soc0/soc_id"),
+            ("Dsp startup: Unsupported SoC model (SnapdragonModel): 43", "not for this chip"),
+            (
+                "Failed in loading stub: libcdsprpc.so: cannot open shared object file",
+                "install the FastRPC library",
+            ),
+            (
+                "Failed in loading stub: /x/libQnnHtpV68Stub.so: undefined symbol: remote_session_control",
+                "comes before",
+            ),
+            ("Failed in loading stub: libQnnHtpV68Stub.so: cannot open shared object file", "ADSP_LIBRARY_PATH"),
+        ],
+    )
+    def test_what_the_library_says_has_a_cure(self, said: str, cure: str) -> None:
+        assert cure in cure_of(said)
+
+    def test_the_dsp_of_the_kernel_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        node = tmp_path / "fastrpc-cdsp"
+        said = "Transport layer setup failed: 14001"
+        assert f"--device {node}" in cure_of(said, [str(node)])
+        node.touch()
+        assert "remoteproc" in cure_of(said, [str(node)])
+        monkeypatch.setattr("openhtp.vendor.backend.os.access", lambda path, mode: False)
+        assert f"may not open {node}" in cure_of(said, [str(node)])
+
+    def test_a_library_that_cannot_begin_is_not_the_callers_mistake(self) -> None:
+        refusal = failure("deviceCreate", 14001, area="DEVICE", where="", said=["libcdsprpc.so: cannot open it"])
+        assert isinstance(refusal, InvalidArgument)
+        with (
+            pytest.raises(ResourceError, match=r"cannot open it\. What to do: install") as caught,
+            beginning(chosen=False),
+        ):
+            raise refusal
+        assert caught.value.name == "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION"
+        with pytest.raises(InvalidArgument), beginning(chosen=True):
+            raise refusal
+        other = failure("deviceCreate", 1009, area="DEVICE", where="", said=[])
+        with pytest.raises(QnnError) as unchanged, beginning(chosen=False):
+            raise other
+        assert unchanged.value is other
+
+    def test_why_a_part_was_not_loaded_is_only_a_warning_of_the_library(self) -> None:
+        sink = LogSink()
+        sink._format = None
+        sink._receive(b"Cost Based unsupported on soc QCS6490", LogLevel.WARN, 0, None)
+        sink._receive(b"Failed in loading stub: libcdsprpc.so", LogLevel.WARN, 0, None)
+        sink._receive(b"Failed to do nothing", LogLevel.INFO, 0, None)
+        sink._receive(b"loadRemoteSymbols failed", LogLevel.ERROR, 0, None)
+        assert sink.take_errors() == ["Failed in loading stub: libcdsprpc.so", "loadRemoteSymbols failed"]

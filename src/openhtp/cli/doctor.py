@@ -33,7 +33,7 @@ from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
 def doctor(json_file: JsonFile = None) -> None:
-    """Check the installation and every device. Fails only if the emulator does not work."""
+    """Check the installation and every device. Fails if anything is broken; what is missing is no failure."""
     with progress_console.status("starting devices..."):
         findings = list(examine())
     show(_table(findings))
@@ -42,7 +42,7 @@ def doctor(json_file: JsonFile = None) -> None:
     }
     checks = [dataclasses.asdict(finding) for finding in findings]
     write_json(json_file, {"devices": usable, "checks": checks})
-    if not usable["emulator"]:
+    if any(finding.health is Health.BROKEN for finding in findings):
         raise typer.Exit(1)
 
 
@@ -107,7 +107,9 @@ def examine() -> Iterator[CheckupLine]:
     yield _guarded("emulator", _emulator, "please report this with the text above")
     yield _guarded("products", _products, "please report this with the text above, and the processor's name")
     yield _guarded("genie", _genie, "give its path: openhtp genie chat --library PATH")
-    yield _guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
+    yield _guarded(
+        "vendor", _vendor, f"unless it says what to do: check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn"
+    )
 
 
 def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:

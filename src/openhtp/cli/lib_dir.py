@@ -19,7 +19,7 @@ def lib_dir(json_file: JsonFile = None) -> None:
         raise typer.Exit(1) from None
     if json_file is None:
         say(str(folder), folded=False)
-    names = sorted(path.name for path in folder.glob("*.so"))
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.so"))
     write_json(
         json_file,
         {

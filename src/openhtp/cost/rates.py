@@ -103,7 +103,7 @@ def find_rates(soc: SocSpec, parameters: Parameters) -> FoundRates:
         return FoundRates(parameters.socs[soc.name])
     known = {name: spec for name, spec in catalog().items() if name in parameters.socs}
     for name, spec in known.items():
-        if spec.soc_model == soc.soc_model:
+        if spec.soc_model == soc.soc_model or name == soc.same_die:
             return FoundRates(parameters.socs[name])
     able = [spec for spec in known.values() if spec.fp16 or not soc.fp16]
     near = min(able, key=lambda spec: _distance(spec, soc))

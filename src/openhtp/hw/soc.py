@@ -21,7 +21,7 @@ class SocSpec:
     """What one SoC's HTP has. ``estimated`` names the fields that no public source states.
 
     ``stream_gbs`` is the rate at which weights were seen to stream from DDR (a lower bound of the DMA's);
-    ``invoke_us`` the shortest whole invocation seen.
+    ``invoke_us`` the shortest whole invocation seen. ``same_die`` names the SoC that it is, renumbered.
     """
 
     name: str
@@ -36,6 +36,7 @@ class SocSpec:
     ddr_gbs: float | None = None
     stream_gbs: float | None = None
     invoke_us: int | None = None
+    same_die: str = ""
     estimated: tuple[str, ...] = ()
 
     @property

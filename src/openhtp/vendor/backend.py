@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,7 @@ from openhtp.abi.writing import (
 )
 from openhtp.core import status as st
 from openhtp.core.enumerations import LogLevel, ProfileLevel
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, QnnError, ResourceError
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import HtpDeviceOption
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -36,6 +38,72 @@ from openhtp.vendor.library import VendorLibrary
 from openhtp.vendor.profile import LibraryProfile
 
 _ON_CHIP = 0
+
+
+# How a board's kernel offers the DSP: upstream, and as Qualcomm ships it.
+DSP_NODES = ("/dev/fastrpc-cdsp", "/dev/fastrpc-cdsp-secure", "/dev/adsprpc-smd")
+# What the library says, and what to do about it; the first that fits is the cause of the others.
+_CURES = (
+    (
+        re.compile(r"No Snapdragon SOC detected"),
+        "the library reads the chip's number in /sys/devices/soc0/soc_id and finds none that it knows: run it on a"
+        " Snapdragon, and let a container see /sys",
+    ),
+    (
+        re.compile(r"Unsupported SoC model"),
+        "this build of the library is not for this chip: take the one of the SDK for it",
+    ),
+    (
+        re.compile(r"libcdsprpc\.so: cannot open"),
+        "install the FastRPC library of the board's system, and let LD_LIBRARY_PATH name its folder if it is not a"
+        " usual one",
+    ),
+    (
+        re.compile(r"undefined symbol: (remote_|fastrpc_|dspqueue_)"),
+        "another libcdsprpc.so comes before the board's: take its folder out of LD_LIBRARY_PATH",
+    ),
+    (
+        re.compile(r"(Stub|Skel)\.so: cannot open"),
+        "the library's parts for this chip must be in its folder (ADSP_LIBRARY_PATH for those of the DSP):"
+        " reinstall it",
+    ),
+)
+
+
+# How the library answers where the machine lacks something: it cannot start, no such chip, no permission.
+_CANNOT_BEGIN = (st.QNN_BACKEND_ERROR_CANNOT_INITIALIZE.code, st.QNN_DEVICE_ERROR_INVALID_CONFIG.code, 14004)
+
+
+@contextmanager
+def beginning(*, chosen: bool) -> Iterator[None]:
+    """Say what to do if the library cannot begin. Unless a chip was ``chosen``, no caller is to blame."""
+    try:
+        yield
+    except QnnError as error:
+        if chosen or error.code not in _CANNOT_BEGIN:
+            raise
+        raise ResourceError(
+            f"{error.message}. What to do: {cure_of(error.message)}", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION
+        ) from error
+
+
+def cure_of(said: str, nodes: Sequence[str] = DSP_NODES) -> str:
+    """What to do about what the library said: what to install, or which permission to give."""
+    for words, cure in _CURES:
+        if words.search(said):
+            return cure
+    present = [node for node in nodes if os.path.exists(node)]
+    if not present:
+        return (
+            f"the kernel offers no DSP (none of {', '.join(nodes)}): boot the board's own kernel, or give the"
+            f" container the device (--device {nodes[0]})"
+        )
+    if not any(os.access(node, os.R_OK | os.W_OK) for node in present):
+        return (
+            f"this user may not open {present[0]}: give the user's group the right to read and write it, by a udev"
+            f" rule (chmod g+rw {present[0]} until the next start)"
+        )
+    return "look whether the DSP runs (/sys/class/remoteproc/*/state) and its firmware is installed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +127,10 @@ class LibraryBackend(Owner):
         self.library = library
         if soc is not None:
             library.set_soc(parse_soc(soc))
-        self.log = library.make_log(log_level)
-        super().__init__(library.make("backendCreate", self.log, None), "backend", None)
+        with beginning(chosen=soc is not None):
+            self.log = library.make_log(log_level)
+            handle = library.make("backendCreate", self.log, None)
+        super().__init__(handle, "backend", None)
 
     def create_device(self, *, soc: int | str | None = None, arch: int | None = None) -> LibraryDevice:
         """Open the device; ``soc`` or ``arch`` say what to compile for where no hardware decides it."""
@@ -148,8 +218,9 @@ class LibraryDevice(Owner):
             custom.option, custom.of.arch.arch = HtpDeviceOption.ARCH, check_arch(arch)
         keep: list[Any] = []
         configs = [] if soc is None and arch is None else [custom_config(custom, keep)]
-        where = f"SoC {soc}, arch {arch}"
-        handle = self.library.make("deviceCreate", backend.log, pointer_list(configs), where=where)
+        where = f"SoC {soc}, arch {arch}" if configs else "the chip of this machine"
+        with beginning(chosen=bool(configs)):
+            handle = self.library.make("deviceCreate", backend.log, pointer_list(configs), where=where)
         super().__init__(handle, "device", backend)
 
     def _release(self, handle: int) -> None:

@@ -46,6 +46,7 @@ _LEVELS: dict[int, int] = {LogLevel.ERROR: logging.INFO}
 _TAG = re.compile(r"^<[A-Z]>\s*")
 # ... and the compiler a source file, which says nothing to anyone else.
 _SOURCE = re.compile(r"^\S+\.cc:\d+:+\s*(ERROR:)?")
+_FAILED = "Failed "
 _LINE_BYTES = 2048
 # The first lines of a failure name its cause; what follows are its consequences, layer by layer.
 _REMEMBERED = 4
@@ -305,7 +306,9 @@ class LogSink:
         try:
             text = self._text(template or b"", arguments)
             cause = _SOURCE.sub("", text)
-            if level == LogLevel.ERROR and len(self._errors) < _REMEMBERED and cause not in self._errors:
+            # Why a part of the library could not be loaded is only a warning.
+            telling = level == LogLevel.ERROR or (level == LogLevel.WARN and cause.startswith(_FAILED))
+            if telling and len(self._errors) < _REMEMBERED and cause not in self._errors:
                 self._errors.append(cause)
             logger.log(_LEVELS.get(level, logging.DEBUG), "%s", text)
         except Exception:

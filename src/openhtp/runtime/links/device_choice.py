@@ -9,13 +9,15 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openhtp.core import status as st
 from openhtp.core.checks import path_of, shown
 from openhtp.core.errors import InvalidArgument, UnsupportedFeature
+from openhtp.hw.catalog import catalog
+from openhtp.hw.soc import SocSpec
 from openhtp.options import OptionValues
 from openhtp.options.device import TRANSPORTS
 from openhtp.runtime.binaries.opening import version_numbers
@@ -118,6 +120,30 @@ def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) 
             )
     target = dataclasses.replace(options, config=config)
     return lambda on_lost: RpcLink(target, on_lost)
+
+
+def chip_of(chosen: SocSpec, platform: Sequence[Mapping[str, Any]], *, named: bool) -> SocSpec:
+    """The chip that a library says it is, of the platform that it describes.
+
+    Raises InvalidArgument if the caller ``named`` another one: a board cannot be it.
+    """
+    model, arch = (platform[0].get(field) if platform else None for field in ("soc_model", "arch"))
+    if model is None or model == chosen.soc_model:
+        return chosen
+    twin = next((soc for soc in catalog().values() if soc.soc_model == model), None)
+    words = f"SoC model {model}, v{arch}" if twin is None else f"{twin.name} (SoC model {model})"
+    if named:
+        raise InvalidArgument(
+            f"soc is {chosen.name}, and the vendor's library says that this chip is {words}; leave soc out",
+            st.QNN_DEVICE_ERROR_INVALID_CONFIG,
+        )
+    if twin is not None:
+        return twin
+    nearest = next((soc for soc in catalog().values() if soc.arch == arch), chosen)
+    log.warning(
+        "the chip is %s, which the catalog does not have: graphs are checked as for %s", words, nearest.name
+    )
+    return nearest
 
 
 def choose_driver(chosen: OptionValues) -> str:

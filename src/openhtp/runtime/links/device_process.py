@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from openhtp.core import interpreter, status as st
@@ -28,6 +29,14 @@ _MOMENT_S = 0.5
 _TUNABLES, _LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 # Where libraries are searched, on this processor and on the DSP, and the separator of the folders.
 _LIBRARY_PATHS = {"LD_LIBRARY_PATH": ":", "ADSP_LIBRARY_PATH": ";"}
+# Where the systems of boards and phones have what the DSP loads.
+_BOARD_FOLDERS = (
+    "/usr/lib/rfsa/adsp",
+    "/vendor/lib/rfsa/adsp",
+    "/system/lib/rfsa/adsp",
+    "/vendor/dsp/cdsp",
+    "/dsp",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +149,27 @@ def environment(library: str | None = None) -> dict[str, str]:
     """The environment of a device.
 
     Its allocator asks for large pages, as the system takes most of the time that filling fresh memory costs. The
-    vendor's library finds its parts, and the DSP its skeleton, in the library's folder.
+    vendor's library finds its parts in its own folder, and the DSP its skeleton where the layout has it.
     """
     variables = interpreter.environment()
     chosen = [words for words in variables.get(_TUNABLES, "").split(":") if words]
     if not any(words.startswith(_LARGE_PAGES) for words in chosen):
         variables[_TUNABLES] = ":".join([*chosen, f"{_LARGE_PAGES}=1"])
     if library is not None:
+        folders = {"LD_LIBRARY_PATH": [Path(library).parent], "ADSP_LIBRARY_PATH": dsp_folders(Path(library))}
         for name, separator in _LIBRARY_PATHS.items():
-            variables[name] = separator.join(filter(None, (os.path.dirname(library), variables.get(name))))
+            variables[name] = separator.join(filter(None, (*map(str, folders[name]), variables.get(name))))
     return variables
+
+
+def dsp_folders(library: Path) -> list[Path]:
+    """Where the DSP finds its part: beside the library (wheel), in folders by architecture (SDK), on the board.
+
+    The variable replaces what the DSP would search by itself, so that is named, too.
+    """
+    sdk = library.parent.parent.glob("hexagon-v*/unsigned")
+    newest_last = sorted(sdk, key=lambda folder: (len(folder.parent.name), folder.parent.name))
+    return [library.parent, *newest_last, *(Path(folder) for folder in _BOARD_FOLDERS if os.path.isdir(folder))]
 
 
 def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None]:

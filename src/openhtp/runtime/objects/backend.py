@@ -142,7 +142,7 @@ class Backend:
             connect = vendor_connect(self._library, wanted, chosen)
         else:
             connect = emulated_connect(wanted, chosen)
-        device = Device(self, wanted, connect, extensions, driver)
+        device = Device(self, wanted, connect, extensions, driver, soc_named="soc" in wished)
         try:
             extensions.vote(device)
         except BaseException:

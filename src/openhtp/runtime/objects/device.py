@@ -6,6 +6,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from openhtp.core import status as st, tidying
@@ -28,6 +29,7 @@ from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked, news
+from openhtp.runtime.links.device_choice import chip_of
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import Link, serving
 from openhtp.runtime.links.rpc_link import RpcLink
@@ -75,6 +77,8 @@ class Device:
         connect: Connect | None = None,
         extensions: ExtensionsConfig | None = None,
         driver: str = "",
+        *,
+        soc_named: bool = False,
     ) -> None:
         self.backend = backend
         self.extensions = extensions or ExtensionsConfig(None)
@@ -93,9 +97,18 @@ class Device:
         self._connect: Connect = connect or (lambda on_lost: RpcLink(options, on_lost))
         self._link_now = self._make_link()
         self._ready.unlock()
+        if backend.library is not None:
+            self._take_chip(options, named=soc_named)
         backend.devices.add(self)
         forks.on_fork(self, Device._leave_to_parent)
         news.device_made(self)
+
+    def _take_chip(self, options: DeviceOptions, *, named: bool) -> None:
+        """Be the chip that the library says it is: a board's own, whatever the default is."""
+        platform: Any = self._link_now.request(ms.Inspect()).info["platform"]
+        chip = chip_of(find_soc(self.soc), platform, named=named)
+        self.soc = chip.name
+        self.cores = replace(options.config, soc=chip.name).resources().cores
 
     def _make_link(self) -> Link:
         """A fresh link, which does not keep this object alive; only executions under way do.
