@@ -134,13 +134,15 @@ def test_a_folder_of_links_has_our_libraries_beside_genie_and_is_removed(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (tmp_path / "site" / "onnxruntime_qnn.libs").mkdir()
-    ours.mkdir()
+    (ours / "rpcmem").mkdir(parents=True)
     (ours / "libQnnHtp.so").touch()
+    (ours / "rpcmem" / "libcdsprpc.so").touch()
     monkeypatch.setattr("openhtp.genie.libraries.lib_dir", lambda: ours)
     with linked_folder(wheel / "libGenie.so") as folder:
         targets = {link.name: link.resolve() for link in folder.iterdir()}
         assert targets == {
             "libGenie.so": wheel / "libGenie.so",
+            "libcdsprpc.so": ours / "rpcmem" / "libcdsprpc.so",
             "libQnnHtp.so": ours / "libQnnHtp.so",
             "libQnnHtpNetRunExtensions.so": wheel / "libQnnHtpNetRunExtensions.so",
         }

@@ -61,7 +61,7 @@ def environment(work: Path, libraries: Path, suite: str) -> dict[str, str]:
     runner = work / _RUNNER
     for made in (folder, runner.parent, work / "art"):
         made.mkdir(parents=True, exist_ok=True)
-    for library in libraries.glob("*.so"):
+    for library in libraries.rglob("*.so"):
         if not (folder / library.name).exists():
             (folder / library.name).symlink_to(library)
     _write_program(runner, f'"{HERE / "executorch_runner.py"}"')

@@ -96,7 +96,7 @@ def run(name: str, client: Client, python: Path, folder: Path, *more: str) -> Fi
     begin = time.monotonic()
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **client.environment, "LD_LIBRARY_PATH": str(lib_dir())}
+    environment = {**os.environ, **client.environment, "LD_LIBRARY_PATH": f"{lib_dir()}:{lib_dir() / 'rpcmem'}"}
     environment["PYTHONPATH"] = str(ROOT / "src")
     if "QNN_SDK_ROOT" in client.environment:  # part of it looks there, and not where the loader does
         libraries = folder / client.environment["QNN_SDK_ROOT"] / "lib" / "x86_64-linux-clang"

@@ -67,7 +67,7 @@ def link_libraries(genie: Path, folder: Path) -> Path:
 
     Genie looks for what it was linked with beside the parent of its folder, so that gets a link, too.
     """
-    ours = sorted(lib_dir().glob("*.so"))
+    ours = sorted(lib_dir().rglob("*.so"))
     companions = [genie.parent / EXTENSIONS_NAME] if (genie.parent / EXTENSIONS_NAME).is_file() else []
     try:
         folder.mkdir(parents=True)
