@@ -23,6 +23,7 @@ def main() -> None:
     faulthandler.enable()
     os.environ["OPENHTP_RUNTIME_DIR"] = str(folder / "run")
     os.environ["OPENHTP_KEY_FILE"] = str(folder / "prepared.key")
+    os.environ["OPENHTP_CACHE"] = str(folder / "models")
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_SHARED, _MOST_SHARED))
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))

@@ -15,6 +15,7 @@ from openhtp.core.model_store import CacheEntry, ModelStore
 from openhtp.llm.model import Thin
 from openhtp.llm.prepared_bundle import PreparedBundle, prepare_bundle
 from tests.llm.conftest import AUSTEN
+from tests.llm.test_adapter import peft
 from tests.llm.test_checkpoint import HF, tensors, write
 
 
@@ -100,6 +101,26 @@ def test_a_compiled_bundle_writes_the_same_text(model: Path, store: ModelStore, 
     assert texts[0] == texts[1]
     assert origins == ["exported", "compiled"]
     assert ready == [(False, True), (True, False)]
+
+
+def test_an_adapter_is_a_part_of_the_key(
+    model: Path, store: ModelStore, tmp_path: Path, device: htp.Device
+) -> None:
+    rng = np.random.default_rng(3)
+    key = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    pair = {f"{key}A.weight": (4, 64), f"{key}B.weight": (64, 4)}
+    texts = []
+    for name in ("formal", "formal", "plain"):
+        if not (tmp_path / name).exists():
+            matrices = {tensor: rng.normal(size=shape).astype(np.float32) for tensor, shape in pair.items()}
+            peft(tmp_path / name, matrices, target_modules=["q_proj"])
+        one = prepared(model, store, adapter=str(tmp_path / name))
+        with llm.Generator(one.bundle, device, adapter=one.adapter) as chat:
+            texts.append((one.origin, one.adapter, chat.complete([1, 2, 3], max_new=8)))
+            assert not one.keep(chat)  # its graphs have the adapter in them
+    assert [text[:2] for text in texts] == [("exported", "formal"), ("quantized", "formal"), ("exported", "plain")]
+    assert texts[0][2] == texts[1][2]
+    assert prepared(model, store).bundle.adapters == {}
 
 
 def test_a_full_disk_costs_only_the_cache(
