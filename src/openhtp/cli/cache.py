@@ -12,7 +12,9 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.model_store import VARIABLE, ModelStore, user_folder, user_store
 from openhtp.core.units import bytes_in_words
 
-app = typer.Typer(help="Prepared models that are kept: show, clear, limit.", no_args_is_help=True)
+app = typer.Typer(
+    help="Prepared models that are kept: show, clear, limit.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command("show")
