@@ -42,10 +42,11 @@ class DirectRun:
         self._run = run
         self._steps = range(graph.loaded.steps)
 
-    def run(self, caller: object) -> bool:
+    def run(self, caller: object, *, queued: bool = False) -> bool:
         """Compute; False if the execution has to go the usual way. Raises the error of a step that failed.
 
         ``caller`` stands for this call; if it raises, the seat may still be the caller's, to be given up.
+        ``queued``: the execution is asynchronous.
         """
         seat = self._seat
         if self._core.executions.jobs or not seat.try_take(caller):
@@ -53,6 +54,8 @@ class DirectRun:
         if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
             seat.give_up(caller)
             return False
+        if queued:
+            self._graph.queued_started = True
         rest = self.compute()
         seat.give_up(caller)
         if rest is not None:
@@ -215,6 +218,8 @@ def run_frame(
     runs = graph.take_runs(
         key, lambda: bind_ports(graph, session.memories, key, count, batch, with_dims=with_dims)
     )
+    if if_short:  # it is asynchronous
+        graph.queued_started = True
     rest = DirectRun(core, seat, session, graph, runs[0]).compute()
     if rest is None:
         graph.give_back(key, runs)

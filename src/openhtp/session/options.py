@@ -12,7 +12,7 @@ from typing import Any
 from onnx import helper
 
 from openhtp.config import BackendConfig
-from openhtp.core.checks import is_showable, items_of, shown
+from openhtp.core.checks import is_encodable, is_showable, items_of, shown
 from openhtp.core.errors import InvalidArgument
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze
@@ -171,12 +171,13 @@ def read_providers(
     for item, beside in zip(wanted, options_of, strict=True):
         name, own = item if isinstance(item, tuple) and len(item) == 2 else (item, beside)
         if not isinstance(name, str) or name not in (QNN, CPU):
-            if name in onnxruntime.get_all_providers():
+            if isinstance(name, str) and name in onnxruntime.get_all_providers():
                 log.warning(
                     "provider %s is not available here, so it is left out; there are %s, %s", name, QNN, CPU
                 )
                 continue
-            raise UnknownProvider(f"Unknown Provider Type: {shown(name)[1:-1]}; expected {QNN} or {CPU}")
+            words = name if isinstance(name, str) and is_encodable(name) else shown(name)
+            raise UnknownProvider(f"Unknown Provider Type: {words}; expected {QNN} or {CPU}")
         if not isinstance(own, Mapping):
             raise InvalidArgument(f"the options of {name} are {shown(own)}; expected a mapping")
         names.append(name)

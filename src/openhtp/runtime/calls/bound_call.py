@@ -120,7 +120,7 @@ class BoundCall:
             if not places.try_take(run):
                 return False  # there is a queue to wait for
             try:
-                if not bound.run():
+                if not bound.run(queued=True):
                     places.give_back(run)
                     return False
             except QnnError as error:
@@ -184,8 +184,8 @@ class Shortcut(Protocol):
     def is_short(self) -> bool:
         """Whether computing it is expected to take less time than queueing it."""
 
-    def run(self) -> bool:
-        """Compute on this thread; False if it has to go through the queue."""
+    def run(self, *, queued: bool = False) -> bool:
+        """Compute on this thread; False if it has to go through the queue. ``queued``: it is asynchronous."""
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""

@@ -217,10 +217,13 @@ class BoundRun:
         """Whether computing it is expected to take less time than queueing it."""
         return self._direct.is_short and self._link.is_soon_clear()
 
-    def run(self) -> bool:
-        """Compute on this thread; False if it has to go through the queue."""
+    def run(self, *, queued: bool = False) -> bool:
+        """Compute on this thread; False if it has to go through the queue. ``queued``: it is asynchronous."""
         link = self._link
-        return link.is_clear and link.sitting(self._direct.run)
+        if not link.is_clear:
+            return False
+        direct = self._direct
+        return link.sitting((lambda caller: direct.run(caller, queued=True)) if queued else direct.run)
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""
