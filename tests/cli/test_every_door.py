@@ -97,7 +97,7 @@ NOT_READ = frozenset(
         *("--json", "--json_file", "--html", "--output", "--output_dir", "--out", "--trace", "--timeline"),
         *("--picture", "--write", "--store", "--parquet", "--saver", "--directory", "--targetPath"),
         *("--dlc", "--dlc_path", "--adapter_weight_config", "--library", "prompt", "--source", "folder"),
-        "--models",
+        *("--models", "size"),
     )
 )
 # Tools of the vendor's have statuses of their own, by the stage that failed.

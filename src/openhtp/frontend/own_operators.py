@@ -36,7 +36,7 @@ def type_of(domain: str, op_type: str) -> str:
 
 def is_own(node: OnnxNode) -> bool:
     """Whether the node is an operator of a registered package."""
-    return _MARK in node.op_type
+    return isinstance(node.op_type, str) and _MARK in node.op_type  # in a damaged file it may be bytes
 
 
 def own_types(

@@ -337,7 +337,10 @@ API void openhtp_widen(const uint16_t *halves, float *floats, size_t count)
 {
     size_t place = 0;
 #if defined(__x86_64__)
-    if (has_wide_halves())
+    static int wide = -1; /* asked once: under a virtual machine the question takes a while */
+    if (wide < 0)
+        wide = has_wide_halves();
+    if (wide)
         place = widen_by_eight(halves, floats, count);
 #endif
     for (; place < count; place++)
