@@ -168,5 +168,6 @@ def test_one_line_and_status_2(
         assert result.exit_code == 2, result.output
     (error,) = (line for line in result.output.splitlines() if "rror: " in line)
     # Without the vendor's library there is nobody to read a bundle.
-    assert bad.name in error or (name.startswith("genie") and "libGenie.so is not installed" in error)
+    named = bad.name in error or str(bad)[:100] in error  # a message cuts off a long path
+    assert named or (name.startswith("genie") and "libGenie.so is not installed" in error)
     assert "Traceback" not in result.output

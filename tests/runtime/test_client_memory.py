@@ -175,7 +175,7 @@ def test_what_is_no_memory_or_written_by_nobody_is_refused(
         with pytest.raises(htp.QnnError, match=words) as caught:
             context.register_memory(nbytes=4096, fd=fd)
         assert caught.value.name.startswith(status)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # threads may close what earlier tests had
     (session,) = context.device.info()["sessions"]
     assert session["bytes"] == 0
 

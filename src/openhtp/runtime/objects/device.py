@@ -105,7 +105,7 @@ class Device:
 
     def _take_chip(self, options: DeviceOptions, *, named: bool) -> None:
         """Be the chip that the library says it is: a board's own, whatever the default is."""
-        platform: Any = self._link_now.request(ms.Inspect()).info["platform"]
+        platform: Any = self._link_now.request(ms.Inspect()).info.get("platform", ())
         chip = chip_of(find_soc(self.soc), platform, named=named)
         self.soc = chip.name
         self.cores = replace(options.config, soc=chip.name).resources().cores
