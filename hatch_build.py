@@ -106,6 +106,10 @@ def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path)
             ]
             subprocess.run([*command, *words], check=True)
             new.replace(library)  # a process may have the old one mapped
+    # What an earlier version made here would still be found, and be taken for another library of that name.
+    made = {folder / name for names in libraries.values() for name in names}
+    for library in set(folder.rglob("*.so")) - made:
+        library.unlink()
     return True
 
 

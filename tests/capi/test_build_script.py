@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capi.conftest import build_script
+from tests.capi.conftest import ROOT, build_script
 
 
 def test_a_python_that_was_moved_is_noted_where_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +37,14 @@ def test_a_static_python_has_no_library_to_note(tmp_path: Path, monkeypatch: pyt
     build_script().note_python(tmp_path)
 
     assert "libpython=" not in (tmp_path / "python.cfg").read_text(encoding="utf-8")
+
+
+def test_libraries_of_an_earlier_version_are_removed(tmp_path: Path) -> None:
+    """In an editable installation they would lie beside the present ones."""
+    script = build_script()
+    if script.compiler() is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "libcdsprpc.so").touch()
+    script.compile_libraries(ROOT, tmp_path)
+    libraries = [path.name for path in tmp_path.rglob("*.so")]
+    assert len(libraries) == len(set(libraries))
