@@ -1,7 +1,7 @@
-"""Compiles the C parts of the package (``capi``, ``engine``) when it is built: for a wheel, or an editable one.
+"""Compiles the C parts of the package (``capi``, ``engine``, ``planning``) when it is built, also an editable one.
 
 Without a C compiler the package is built all the same; ``openhtp.backend_path()`` then says what is missing, and
-graphs are loaded more slowly.
+graphs are loaded and scenarios planned more slowly.
 
 A wheel is tagged by what the compiler made, so ``CC`` alone chooses the target:
 ``CC="python -m ziglang cc -target aarch64-linux-gnu.2.28"``. ``_PYTHON_HOST_PLATFORM``, which names the target in
@@ -27,6 +27,7 @@ except ImportError:  # used by itself, to compile
 
 CAPI = Path("src/openhtp/capi")
 ENGINE = Path("src/openhtp/engine")
+PLANNING = Path("src/openhtp/planning")
 # Which source makes which libraries. Those of one source differ in their SONAME only. A program that opens a
 # library by its bare name gets the one that is loaded under that name.
 LIBRARIES = {
@@ -36,6 +37,7 @@ LIBRARIES = {
     "empty.c": ("libQnnIr.so", "libQnnLpai.so"),
 }
 SESSIONS = {"sessions.c": ("libopenhtp_sessions.so",)}
+PLANS = {"plan.c": ("libopenhtp_plan.so",)}
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete")
 TARGET_VARIABLE = "_PYTHON_HOST_PLATFORM"
 # The number of a machine in an ELF file, and its name in a wheel's tag.
@@ -83,6 +85,11 @@ def compile_libraries(root: Path, folder: Path) -> bool:
 def compile_sessions(root: Path, folder: Path) -> bool:
     """Compile what the engine loads into ``folder``; False if there is no compiler."""
     return _compile(root / ENGINE / "native", SESSIONS, folder)
+
+
+def compile_plans(root: Path, folder: Path) -> bool:
+    """Compile what the planner loads into ``folder``; False if there is no compiler."""
+    return _compile(root / PLANNING / "native", PLANS, folder)
 
 
 def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path) -> bool:
@@ -151,6 +158,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
             folder = root / CAPI / "lib"
             compile_libraries(root, folder)
             compile_sessions(root, root / ENGINE / "lib")
+            compile_plans(root, root / PLANNING / "lib")
             note_python(folder)
         else:
             self._compile_for_wheel(root, build_data)
@@ -158,7 +166,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg]
     def _compile_for_wheel(self, root: Path, build_data: dict[str, Any]) -> None:
         # Not in the sources: an editable installation has its libraries there, and these may be for another CPU.
         self._folder = tempfile.TemporaryDirectory(prefix="openhtp-build-")
-        for package, compile_part in ((CAPI, compile_libraries), (ENGINE, compile_sessions)):
+        parts = ((CAPI, compile_libraries), (ENGINE, compile_sessions), (PLANNING, compile_plans))
+        for package, compile_part in parts:
             folder = Path(self._folder.name) / package.name
             compile_part(root, folder)
             for library in folder.rglob("*.so"):

@@ -61,6 +61,8 @@ _WORDS = {
     "pd": "Its process domain; 1 unless given.",
     "deadline": "From the request; a missed one is counted.",
     "depth": "Its queue: what does not fit waits outside, in order.",
+    "tensors": "Raw ones gain nothing from a queue: executions are planned one at a time.",
+    "profiling": "Above basic, a queue gains nothing: executions are planned one at a time.",
     "steps": "Yield points of one run.",
     "timeout": "From the request; ends the run.",
     "run": "How long one run takes.",
@@ -205,6 +207,8 @@ _OTHERS: dict[str, _Schema] = {
     "parallel_graphs": _FLAG,
     "platform": {"enum": list(PLATFORMS)},
     "kind": {"enum": list(keys.KINDS)},
+    "tensors": {"enum": list(keys.TENSORS)},
+    "profiling": {"enum": list(keys.PROFILING)},
     "precision": {"enum": list(keys.PRECISIONS)},
     # The reader takes any case and hyphens too; an editor had better offer one spelling.
     "priority": {

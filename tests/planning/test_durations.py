@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
-from openhtp.core.units import duration_ns
+from openhtp.core.units import duration_ns, number_in_words
 from openhtp.planning import load_scenario, parse_scenario
 from openhtp.planning.reading import BadScenario
 
@@ -86,3 +88,23 @@ def test_an_open_dimension_is_answered_with_the_key_for_scenarios(tmp_path):
     assert "--dim" not in caught.value.message
     path.write_text(text.replace("model: m.onnx", "model: m.onnx, dims: {batch: 1}"))
     load_scenario(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (33.5, "33.5"), (1500.5, "1,500.5"), (20_342.6, "20,343"), (2_002_999.98, "2,003,000")],
+)
+def test_long_times_are_no_powers_of_ten(value: float, words: str) -> None:
+    assert number_in_words(value) == words
+
+
+def test_a_plan_of_seconds_in_microseconds_has_a_readable_axis(tmp_path: Path) -> None:
+    path = tmp_path / "seconds.yaml"
+    scenario = (
+        "duration: 2s\ndevice: {soc: SM8650}\n"
+        "clients: [{name: a, run: 3ms}]\nevents: [{client: a, every: 1/30s}]\n"
+    )
+    path.write_text(scenario)
+    result = CliRunner().invoke(app, ["plan", str(path), "--gantt", "--svg", str(tmp_path / "seconds.svg")])
+    assert "2,003,000 us (modelled)" in result.output
+    assert "e+" not in (tmp_path / "seconds.svg").read_text()

@@ -259,3 +259,35 @@ def test_parallel_graphs_run_side_by_side(device):
 def test_an_hmx_count_that_is_given_stays():
     text = "{device: {soc: SM8650, hmx: 1, parallel_graphs: true}, clients: [{name: a}], events: []}"
     assert parse_scenario(text).device.hmx == 1
+
+
+def test_runs_that_are_queued_back_to_back_have_a_better_rate() -> None:
+    """A client that works half a millisecond on each result: one at a time, and with the next ones queued."""
+
+    def end_us(under_way: int) -> float:
+        events = [{"client": "a", "closed": under_way, "think": 500, "count": 20, "run": 1000}]
+        clients = [{"name": "a", "vtcm_mb": 4}]
+        scenario = {"unit": "us", "device": {"soc": "SM8650"}, "clients": clients, "events": events}
+        return plan(scenario).run.end_ns / 1000
+
+    assert (end_us(1), end_us(10)) == (29_500, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("calls", "end_us", "why"),
+    [
+        ({"tensors": "registered", "profiling": "basic"}, 20_000, ""),
+        ({"tensors": "raw"}, 29_500, "its tensors do not lie in registered memory"),
+        ({"profiling": "detailed"}, 29_500, "profiling at level detailed is above basic"),
+    ],
+)
+def test_raw_tensors_and_high_levels_gain_nothing_from_a_queue(
+    calls: dict[str, str], end_us: int, why: str
+) -> None:
+    events = [{"client": "a", "closed": 10, "think": 500, "count": 20, "run": 1000}]
+    clients = [{"name": "a", "vtcm_mb": 4, **calls}]
+    planned = plan({"unit": "us", "device": {"soc": "SM8650"}, "clients": clients, "events": events})
+    assert planned.run.end_ns / 1000 == end_us
+    notes = [note for note in planned.scenario.notes if "a queue gains nothing" in note]
+    assert bool(notes) is bool(why)
+    assert all(why in note for note in notes)

@@ -10,6 +10,7 @@
 Knows scenarios, sources of requests and what to say about the outcome; the scheduling itself is ``sched``,
 the very code that runs live, and what happened is told by ``records``. Start at ``simulate.py``; ``scenario.py``
 is the data, ``parsing.py`` the file; ``live.py`` runs a scenario on a device process instead, beside its plan.
+``native.py`` has the C core, which plays the same rules where no record is kept.
 """
 
 from __future__ import annotations
@@ -64,6 +65,10 @@ def plan(
     Raises:
         BadScenario: the scenario is wrong; the message names the place.
     """
+    if not isinstance(detail, bool):
+        raise InvalidArgument(f"detail is {shown(detail)}; expected True or False")
+    _check_callback("model_time", model_time)
+    _check_callback("progress", progress)
     loaded = _load(scenario, model_time)
     if detail and window is None:
         _verify_detail(loaded)
@@ -95,6 +100,11 @@ def _load(scenario: Scenario | Mapping[str, Any] | str | Path, model_time: Model
             f"scenario is {shown(scenario)}; expected the path of a file, a mapping or a Scenario"
         )
     return load_scenario(path, model_time=model_time)
+
+
+def _check_callback(name: str, callback: object) -> None:
+    if callback is not None and not callable(callback):
+        raise InvalidArgument(f"{name} is {shown(callback)}; expected a function, or None")
 
 
 def _checked_window(window: object) -> tuple[float, float | None]:

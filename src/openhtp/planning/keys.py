@@ -27,7 +27,18 @@ DEVICE_SIZES = ("soc", "hvx", "hmx", "vtcm_mb", "vtcm_bytes", "cores", "dma_gbs"
 DEVICE = (*DEVICE_SIZES, "sharing", "windowing", "parallel_graphs", "platform", "perf_profile")
 CLIENT_SIZES = ("hmx", "hvx", "vtcm_mb", "vtcm_bytes", "page_mb", "core", "pd")
 CLIENT_TIMES = ("deadline", "depth", "steps", "timeout", "run", "size_mb", "load")
-CLIENT = ("name", "kind", "priority", "perf_profile", "votes", *CLIENT_SIZES, *CLIENT_TIMES, *MODEL, "llm")
+CLIENT_CALLS = ("tensors", "profiling")
+CLIENT = (
+    *("name", "kind", "priority", "perf_profile", "votes"),
+    *CLIENT_SIZES,
+    *CLIENT_TIMES,
+    *CLIENT_CALLS,
+    *MODEL,
+    "llm",
+)
+TENSORS = ("registered", "raw")
+PROFILING = ("off", "basic", "detailed", "linting", "optrace")
+"""The levels behind the second one take the gain of a queue away."""
 VOTES = ("core", "bus", "hmx")
 LLM_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 LLM = ("preset", *LLM_SHAPE, "precision", "context", "prompt", "generate", "chunk", "parts")

@@ -25,6 +25,7 @@ from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.limits import MAX_WAIT_US
 from openhtp.core.units import US
 from openhtp.device.config import DeviceConfig
+from openhtp.hw.soc import ANY_PLATFORM
 from openhtp.planning.scenario import ClientSpec, Scenario
 from openhtp.planning.simulate import simulate
 from openhtp.planning.sources import PlannedRequest, Traffic
@@ -287,7 +288,7 @@ def device_config(scenario: Scenario) -> DeviceConfig:
     has = scenario.device
     return DeviceConfig(
         policy=scenario.policy.name,
-        platform="windows" if has.flat_priorities else "linux",
+        platform="windows" if has.flat_priorities else ANY_PLATFORM,
         parallel_graphs=has.parallel_graphs,
         vtcm_windowing=has.windowing,
         hmx=has.hmx,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from openhtp.core.enumerations import Priority
+from openhtp.core.units import number_in_words
 from openhtp.planning.load import CoreOverload, loads_of, overload, starved
 from openhtp.planning.remedies import OnChip, remedies
 from openhtp.planning.scenario import Pattern, Scenario
@@ -327,5 +328,4 @@ def worst_run(run: PlanRun, number: int) -> str:
 
 
 def _time_in_words(scenario: Scenario, time_ns: float) -> str:
-    value = scenario.in_unit(time_ns)
-    return f"{value:g} {scenario.unit}"
+    return f"{number_in_words(scenario.in_unit(time_ns))} {scenario.unit}"

@@ -96,7 +96,7 @@ def scenario_from(
         soc=soc.name if soc else None,
         switching=read_switching(top.get("switching"), clients),
         perf_profile=read_profile(top["device"].fields(keys.DEVICE)),
-        notes=(*_notes(soc, eviction), *models.notes, *said),
+        notes=(*_notes(soc, eviction), *models.notes, *said, *_queued_in_vain(clients, placed)),
     )
     verify_amount(scenario, top["events"], [item for item, _ in placed])
     return scenario
@@ -162,6 +162,17 @@ def _notes(soc: SocSpec | None, eviction: int | None) -> tuple[str, ...]:
     if eviction is None:
         notes.append("evictions are modelled: rest of the step, VTCM saved at the DMA's rate, wake-up")
     return tuple(notes)
+
+
+def _queued_in_vain(
+    clients: tuple[ClientSpec, ...], placed: list[tuple[WrittenValue, RequestSource]]
+) -> list[str]:
+    names = {clients[source.client]: None for _, source in placed if source.pattern is Pattern.CLOSED}
+    return [
+        f"{client.name}: a queue gains nothing, as {client.no_gain}; its executions are planned one at a time"
+        for client in names
+        if client.no_gain
+    ]
 
 
 def _device(value: WrittenValue, times: _Times) -> tuple[DeviceResources, SocSpec | None, int | None, float]:
@@ -234,10 +245,19 @@ def _client(
         load_ns=times.get(fields, "load"),
         perf_profile=read_profile(fields),
         votes=read_votes(fields, models.soc),
+        no_gain=_no_gain(fields),
     )
     _verify_fits(value, fields, client, device, models.soc)
     run = times.get(fields, "run")
     return client, ModelRun(run) if timed is None and run is not None else timed
+
+
+def _no_gain(fields: WrittenFields) -> str:
+    """Why the client's executions are as if each waited for the one before it, however many are queued."""
+    if "tensors" in fields and fields["tensors"].choice(*keys.TENSORS) == "raw":
+        return "its tensors do not lie in registered memory"
+    level = fields["profiling"].choice(*keys.PROFILING) if "profiling" in fields else "off"
+    return "" if level in keys.PROFILING[:2] else f"profiling at level {level} is above basic"
 
 
 def _priority(value: WrittenValue | None) -> Priority:
@@ -345,9 +365,11 @@ class _Sources:
                 return replace(base, count=1)
         elif base.pattern is Pattern.CLOSED:
             in_flight = ranged(fields, "closed", 1)
-            depth = self._clients[base.client].depth
-            if in_flight > depth:
-                fields["closed"].fail(f"{in_flight} in flight do not fit into a queue of depth {depth}")
+            client = self._clients[base.client]
+            if in_flight > client.depth:
+                fields["closed"].fail(f"{in_flight} in flight do not fit into a queue of depth {client.depth}")
+            if client.no_gain:
+                in_flight = 1
             gap = self._times.get(fields, "think") or 0
             base = replace(base, gap_ns=gap, in_flight=in_flight)
         else:

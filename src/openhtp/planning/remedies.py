@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from openhtp.core.errors import QnnError
+from openhtp.core.units import number_in_words
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.planning.load import CoreOverload, loads_of, overload, stretched, without
 from openhtp.planning.scenario import Pattern, Scenario
@@ -64,7 +65,8 @@ def _less_often(scenario: Scenario, too_much: CoreOverload, holds: Holds) -> str
         slower = stretched(scenario, factor)
         if overload(slower) is None and holds(slower):
             periods = ", ".join(
-                f"{scenario.clients[source.client].name} every {scenario.in_unit(source.gap_ns):g} {scenario.unit}"
+                f"{scenario.clients[source.client].name} every"
+                f" {number_in_words(scenario.in_unit(source.gap_ns))} {scenario.unit}"
                 for source in slower.sources
                 if source.pattern is Pattern.EVERY
             )

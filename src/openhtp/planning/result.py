@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.units import MIB, SECOND, duration_ns
+from openhtp.core.units import MIB, SECOND, duration_ns, number_in_words
 from openhtp.planning.load import overload, starved
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.simulate import ClientFigures, PlanRun
@@ -106,7 +106,7 @@ class PlanResult:
     def __repr__(self) -> str:
         scenario, run = self.scenario, self.run
         runs = sum(len(figures.latencies_ns) for figures in run.clients)
-        end = f"{scenario.in_unit(run.end_ns):g} {scenario.unit}"
+        end = f"{number_in_words(scenario.in_unit(run.end_ns))} {scenario.unit}"
         return (
             f"<PlanResult of {scenario.name!r}: {len(run.clients)} clients, {runs} runs in {end},"
             f" {run.missed} missed deadlines>"
@@ -308,8 +308,9 @@ class Exceeded:
         if self.what == "miss_rate":
             return f"{who} misses {self.found:.2%} of its deadlines; allowed are {self.limit:.2%}"
         if self.found is None:
-            return f"{who} finished no run; its p99 should be at most {self.limit:g} {self.unit}"
-        return f"{who} has a p99 of {self.found:g} {self.unit}; allowed are {self.limit:g} {self.unit}"
+            return f"{who} finished no run; its p99 should be at most {number_in_words(self.limit)} {self.unit}"
+        p99, limit = number_in_words(self.found), number_in_words(self.limit)
+        return f"{who} has a p99 of {p99} {self.unit}; allowed are {limit} {self.unit}"
 
 
 def exceeded(

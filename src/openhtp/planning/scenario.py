@@ -10,7 +10,7 @@ from openhtp.core.limits import DEFAULT_QUEUE_DEPTH
 from openhtp.core.units import MIB, MS, SECOND, US
 from openhtp.hw.clocks import WARM_NS, Clocks, StandingVote
 from openhtp.records.trace import Track, Units
-from openhtp.sched.events import ClientKind
+from openhtp.sched.events import ClientAdded, ClientKind
 from openhtp.sched.policy import STRICT, Policy
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.timed import Pace
@@ -90,6 +90,8 @@ class ClientSpec:
     # What it votes for: by what is done for it, or all the time.
     perf_profile: str | None = None
     votes: StandingVote | None = None
+    # Why queued executions gain nothing over synchronous ones, if they do not.
+    no_gain: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,28 @@ class Scenario:
             wake_ns=WAKE_NS,
             restore_ns=transfer_ns,
         )
+
+    def introductions(self) -> list[ClientAdded]:
+        """The clients as the scheduler gets to know them; they are numbered in order."""
+        return [
+            ClientAdded(
+                t=0,
+                client=number,
+                priority=int(client.priority),
+                kind=client.kind,
+                pd=client.pd,
+                core=client.core,
+                hmx=client.hmx,
+                hvx=client.hvx,
+                vtcm_bytes=client.vtcm_bytes,
+                page_bytes=client.page_bytes,
+            )
+            for number, client in enumerate(self.clients)
+        ]
+
+    def ends_ns(self, source: RequestSource) -> int | None:
+        """When a source asks no more; None if its count alone ends it."""
+        return min((end for end in (source.until_ns, self.duration_ns) if end is not None), default=None)
 
     def load_ns(self, client: ClientSpec) -> int:
         """How long loading a switched graph takes: as given, otherwise as long as moving its bytes from DDR."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from openhtp.planning.native import BeyondTheCore, in_core
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.sources import PlannedRequest, Traffic
 from openhtp.planning.switching import Board
@@ -12,7 +13,6 @@ from openhtp.planning.voting import Clockwork
 from openhtp.records.phases import Phases
 from openhtp.records.trace import ClocksChanged
 from openhtp.sched.actions import Finish, Outcome
-from openhtp.sched.events import ClientAdded
 from openhtp.sched.recorder import ScheduleRecorder
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.virtual import JobRun, Log, VirtualLoop
@@ -147,39 +147,55 @@ def simulate(
 ) -> PlanRun:
     """Run the scenario to its end: sources stop at its duration, and what was asked for is finished.
 
-    ``phases`` gets a record of everything that happens.
+    ``phases`` gets a record of everything that happens. Without it and the log, the C core plays what it can.
     """
+    run = None
+    if phases is None and not keep_log:
+        run = _simulate_in_core(scenario, progress)
+    return run or _simulate_in_python(scenario, phases, keep_log, progress)
+
+
+def _simulate_in_core(scenario: Scenario, progress: Progress | None) -> PlanRun | None:
+    with in_core(scenario) as plan:
+        if plan is None:
+            return None
+        try:
+            _run_in_parts(plan.run_until, scenario, progress)
+        except BeyondTheCore:
+            return None
+        figures = [ClientFigures(**plan.figures(number)) for number in range(len(scenario.clients))]
+        events, end_ns = plan.totals()
+    return PlanRun(scenario=scenario, clients=figures, end_ns=end_ns, events=events)
+
+
+def _run_in_parts(
+    run_until: Callable[[int | None], object], scenario: Scenario, progress: Progress | None
+) -> None:
+    if progress is not None and scenario.duration_ns is not None:
+        for part in range(1, _REPORTS + 1):
+            run_until(scenario.duration_ns * part // _REPORTS)
+            progress(part / _REPORTS)
+    run_until(None)
+
+
+def _simulate_in_python(
+    scenario: Scenario, phases: Phases | None, keep_log: bool, progress: Progress | None
+) -> PlanRun:
     run = PlanRun(scenario=scenario, clients=[ClientFigures() for _ in scenario.clients], phases=phases)
     tally = _Tally(run)
     scheduler = Scheduler(scenario.device, scenario.policy)
     loop = VirtualLoop(scheduler, keep_log=keep_log, finished=tally.finished)
     if phases is not None:
         loop.observe = ScheduleRecorder(phases.add, loop.work_of)
-    for number, client in enumerate(scenario.clients):
-        loop.at(
-            ClientAdded(
-                t=0,
-                client=number,
-                priority=int(client.priority),
-                kind=client.kind,
-                pd=client.pd,
-                core=client.core,
-                hmx=client.hmx,
-                hvx=client.hvx,
-                vtcm_bytes=client.vtcm_bytes,
-                page_bytes=client.page_bytes,
-            )
-        )
+    for added in scenario.introductions():
+        loop.at(added)
     boards = [Board(scenario, switched, loop) for switched in scenario.switching]
     tally.boards = {number: board for board in boards for number in board.loads}
     if scenario.has_votes:
         tally.clockwork = Clockwork(scenario, loop, _unheard if phases is None else phases.add)
     tally.traffic = Traffic(scenario, loop, tally.boards, tally.clockwork)
-    if progress is not None and scenario.duration_ns is not None:
-        for part in range(1, _REPORTS + 1):
-            loop.run_until(scenario.duration_ns * part // _REPORTS)
-            progress(part / _REPORTS)
-    run.events = loop.run_until()
+    _run_in_parts(loop.run_until, scenario, progress)
+    run.events = loop.handled
     run.log = loop.log
     if phases is not None:
         phases.close(run.end_ns)

@@ -91,7 +91,12 @@ class _Running:
         """Time to the next request of an open pattern; 0 if there is none."""
         if self.random is None:
             return self.every
-        return max(1, round(self.random.expovariate(1.0) * self.every))
+        return random_gap(self.random, self.every)
+
+
+def random_gap(drawn: random.Random, mean_ns: int) -> int:
+    """Time to the next request of a random pattern."""
+    return max(1, round(drawn.expovariate(1.0) * mean_ns))
 
 
 class _Talk:
@@ -156,7 +161,6 @@ class Traffic:
         self._followers: dict[int, list[_Running]] = {}
         self._last_job = 0
         for spec in scenario.sources:
-            ends = [end for end in (spec.until_ns, scenario.duration_ns) if end is not None]
             asks = scenario.clients[spec.client]
             talk = None
             work = scenario.work_for(asks, spec.run_ns)
@@ -168,7 +172,7 @@ class Traffic:
                 token_at = _scaled(scenario, asks, asks.talk.token_ns, lambda clocks: clocks.bus)
                 talk = _Talk(asks.talk, scenario.work_for(asks, asks.talk.token_ns), token_at)
             client = self._clients[spec.client]
-            self._add(_Running(spec, work, pace_at, client, min(ends, default=None), talk))
+            self._add(_Running(spec, work, pace_at, client, scenario.ends_ns(spec), talk))
 
     def _add(self, source: _Running) -> None:
         spec = source.spec
