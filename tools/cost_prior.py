@@ -34,11 +34,11 @@ _MATRIX = {
     "stem": (3, 0.6), "group": (1.5, 0.4), "fully_connected": (1, 0.4), "matmul": (2, 0.4), "dilated": (1.5, 0.5),
     "conv3d": (1.4, 0.3),
 }  # fmt: skip
-_SLOW_IN_8_BITS = {"fully_connected": 3.0, "matmul": 3.0}
+_SLOW_IN_8_BITS = {"fully_connected": 4.5, "matmul": 4.5}
 # Microseconds for a million elements of one byte on an SM8650. The document's showcase has Sub, Mul, Div and Add
 # at 2.9 to 1 to 7.2 to 0.7.
 _VECTOR = {
-    "add": 2, "subtract": 8, "multiply": 3, "divide": 20, "affine": 3, "clamp": 2, "prelu": 6, "unary": 4,
+    "add": 2, "subtract": 8, "multiply": 3, "divide": 20, "affine": 3, "clamp": 2, "prelu": 6, "unary": 8,
     "silu": 14, "softmax": 30, "norm": 30, "batchnorm": 6, "pool": 0.6, "reduce": 10, "resize": 15,
     "depthwise": 1.3, "move": 5, "concat": 4, "gather": 10, "transpose": 20, "permute": 10, "reshape": 1,
     "image_norm": 300, "image_layout": 20, "convert": 1.5, "stem_pack": 3,
@@ -57,7 +57,10 @@ _OWN_PRECISION = {
 }
 _OWN_SIGMA = 0.35
 # In fixed point a scale and a shift for each channel are computed in 32 bits, whatever is stored.
-_OWN_START = {"batchnorm.w8a8": 3.0, "batchnorm.w8a16": 1.5}
+# A softmax or a norm of 16 bits looks its functions up.
+_OWN_START = {"batchnorm.w8a8": 5.0, "batchnorm.w8a16": 2.0, "softmax.w8a16": 0.6, "norm.w8a16": 0.7}
+# So it may be a look-up or a polynomial, and precisions say little about each other.
+_FREE = {"softmax.float": 0.5, "softmax.w8a16": 0.5, "norm.w8a16": 0.35}
 
 
 # How much of these deviations data may use: of what belongs to a chip, and of what belongs to a kind of op. Chosen
@@ -89,7 +92,7 @@ def make_prior(socs: Sequence[str]) -> Prior:
         prior.add(f"w8a8.{soc}", _TMACS[soc][1], 0.5 * _OF_SOCS)
         prior.add(f"w8a16.{soc}", 0.5, 0.2 * _OF_SOCS)
         prior.add(f"speed.{soc}", _VECTOR_SPEED[soc], 0.5 * _OF_SOCS)
-        prior.add(f"ddr.{soc}", find_soc(soc).dma_gbs, 0.2 * _OF_SOCS)
+        prior.add(f"ddr.{soc}", find_soc(soc).dma_gbs, 0.4 * _OF_SOCS)
     _add_kinds(prior)
     return prior
 
@@ -97,9 +100,14 @@ def make_prior(socs: Sequence[str]) -> Prior:
 def _add_kinds(prior: Prior) -> None:
     """What belongs to no chip."""
     prior.add("wide.float", 2, 0.3 * _OF_KINDS)
-    prior.add("wide.w8a16", 2, 0.3 * _OF_KINDS)
+    # Results of 16 bits are made in 32 and scaled, which costs more than their bytes.
+    prior.add("wide.w8a16", 3, 0.3 * _OF_KINDS)
+    prior.add("half", 1, 0.3 * _OF_KINDS)
+    prior.add("groups", 0.2, 0.9 * _OF_KINDS)
     prior.add("spill", 0.8, 0.4 * _OF_KINDS)
     prior.add("edge", 2, 0.7 * _OF_KINDS)
+    # A scalar thread of about 1.5 GHz, ten cycles for each addition.
+    prior.add("scalar", 7000, 0.5 * _OF_KINDS)
     for kind, (value, sigma) in _MATRIX.items():
         prior.add(kind, value, sigma * _OF_KINDS)
         for word in WORDS:
@@ -108,10 +116,20 @@ def _add_kinds(prior: Prior) -> None:
     for kind, value in _VECTOR.items():
         prior.add(kind, value, 0.6 * _OF_KINDS)
         for word in WORDS if kind in _OWN_PRECISION else ():
-            prior.add(f"{kind}.{word}", _OWN_START.get(f"{kind}.{word}", 1.0), _OWN_SIGMA * _OF_KINDS)
+            name = f"{kind}.{word}"
+            prior.add(name, _OWN_START.get(name, 1.0), _FREE.get(name, _OWN_SIGMA * _OF_KINDS))
     for word in WORDS:
         prior.add(f"op.{word}", 0.4, 0.4 * _OF_KINDS)
         prior.add(f"matrix.{word}", 1.0, 0.6 * _OF_KINDS)
+
+
+# From this architecture on, the vector unit is at home in half precision.
+_HALF_SINCE = 73
+
+
+def is_slow_in_half(soc: str) -> bool:
+    """Whether half precision costs the SoC's vector unit more than its bytes."""
+    return find_soc(soc).fp16 and find_soc(soc).arch < _HALF_SINCE
 
 
 def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
@@ -123,8 +141,9 @@ def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
     if amount in (*VECTOR_KINDS, *HELPER_KINDS):
         found = [(amount, 1), (f"speed.{soc}", -1)]
         found += [] if word == "w8a8" else [(f"wide.{word}", 1)]
+        found += [("half", 1)] if word == "float" and is_slow_in_half(soc) else []
         return found + ([(f"{amount}.{word}", 1)] if amount in _OWN_PRECISION else [])
     if amount in ("weights", "edge_dma", "spill"):
         return [(f"ddr.{soc}", -1), *([("spill", 1)] if amount == "spill" else [])]
-    names = {"edge": "edge", "launch": f"op.{word}", "matrices": f"matrix.{word}"}
-    return [(names[amount], 1), (f"speed.{soc}", -1)]
+    names = {"launch": f"op.{word}", "matrices": f"matrix.{word}"}
+    return [(names.get(amount, amount), 1), (f"speed.{soc}", -1)]

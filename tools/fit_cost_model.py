@@ -18,12 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from cost_fit import Fit
-from cost_prior import PADDING, WORDS, factors
+from cost_prior import PADDING, WORDS, factors, is_slow_in_half
 from openhtp.compiler.sizes import KernelSize
+from openhtp.compiler.vtcm.place import place
 from openhtp.core.opcall import HELPER_KINDS, MATRIX_KINDS, VECTOR_KINDS
 from openhtp.core.precision import NumberFormat
-from openhtp.cost.model import estimate_kernels
-from openhtp.cost.rates import Parameters, fitted_parameters, parameters_from
+from openhtp.cost.amounts import Amounts, Speeds
+from openhtp.cost.rates import Parameters, SocRates, find_rates, fitted_parameters, parameters_from
+from openhtp.cost.timeline import run
 from openhtp.hw.catalog import find_soc
 from published import (
     SOURCE,
@@ -91,8 +93,11 @@ def write_report() -> None:
     errors = np.log(np.array(held_out_times()) / np.array([row.us for row in rows]))
     accuracy_file.write_report()
     lowest = min(rank_correlation().values())
+    inside = covered(rows, errors)
+    by_word = {word: inside[[row.precision == word for row in rows]].mean() for word in WORDS}
     text = (
-        f"Ranges that were drawn without a family hold {covered(rows, errors).mean():.0%} of its times. The rank"
+        f"Ranges that were drawn without a family hold {inside.mean():.0%} of its times"
+        f" ({', '.join(f'{word} {share:.0%}' for word, share in by_word.items())}). The rank"
         f" correlation of held-out and measured times is {lowest:.3f} or better on every SoC.\n\n"
         "| SoC and precision | times | median error | p90 | in the range |\n|---|---:|---:|---:|---:|\n"
     )
@@ -106,15 +111,27 @@ def transfer_errors(
     parameters: Parameters, kernels: Mapping[str, Sequence[KernelSize]], rows: Sequence[Latency]
 ) -> np.ndarray:
     """Errors for every SoC if its own times were not published: what an extrapolation is worth."""
-    errors = []
-    for row in rows:
-        others = {soc: rates for soc, rates in parameters.socs.items() if soc != row.soc}
-        # Under a number of its own, or a twin under another name would not be an extrapolation.
-        soc = replace(find_soc(row.soc), soc_model=-1, same_die="")
-        without = replace(parameters, socs=others)
-        guess = estimate_kernels(kernels[row.network], soc, NumberFormat(row.precision), without)
-        errors.append(np.log(guess.total_us / row.us))
-    return np.array(errors)
+    guessed = {soc: _guessed_rates(soc, parameters) for soc in {row.soc for row in rows}}
+    alike: dict[tuple[str, str, int], list[int]] = {}
+    for number, row in enumerate(rows):
+        alike.setdefault((row.network, row.precision, find_soc(row.soc).vtcm_bytes), []).append(number)
+    errors = np.zeros(len(rows))
+    for (network, word, vtcm_bytes), numbers in alike.items():
+        net, formats = kernels[network], [NumberFormat(word)] * len(kernels[network])
+        amounts = Amounts.of(net, formats, place(net, formats, vtcm_bytes), parameters)
+        rates = [guessed[rows[number].soc] for number in numbers]
+        line = run(amounts.busy(rates, [Speeds()] * len(rates)), amounts.tiles, amounts.free_after)
+        totals = line.total + np.array([each.launch_us for each in rates])
+        errors[numbers] = np.log(totals / np.array([rows[number].us for number in numbers]))
+    return errors
+
+
+def _guessed_rates(name: str, parameters: Parameters) -> SocRates:
+    """What a SoC would be taken to do if none of its times were published."""
+    others = {soc: rates for soc, rates in parameters.socs.items() if soc != name}
+    # Under a number of its own, or a twin under another name would not be an extrapolation.
+    soc = replace(find_soc(name), soc_model=-1, same_die="")
+    return find_rates(soc, replace(parameters, socs=others)).rates
 
 
 def _write_held_out(rows: Sequence[Latency], errors: np.ndarray) -> None:
@@ -139,9 +156,9 @@ def covered(rows: Sequence[Latency], errors: np.ndarray) -> np.ndarray:
     for family in sorted(set(families)):
         others = [row for row, kept in zip(rows, families != family, strict=True) if kept]
         bands = bands_of(others, errors[families != family])
-        for place in np.flatnonzero(families == family):
-            low, high = bands[rows[place].precision]
-            inside[place] = low <= np.exp(-errors[place]) <= high
+        for number in np.flatnonzero(families == family):
+            low, high = bands[rows[number].precision]
+            inside[number] = low <= np.exp(-errors[number]) <= high
     return inside
 
 
@@ -165,6 +182,7 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
         """What the factors that belong to no SoC make together."""
         soc = fit.socs[0]
         named = [(name, power) for name, power in factors(amount, word, soc) if not name.endswith(f".{soc}")]
+        named = [(name, power) for name, power in named if name != "half"]
         return float(np.prod([value(name) ** power for name, power in named]))
 
     def table(name: str, kinds: Iterable[str]) -> list[str]:
@@ -176,6 +194,8 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
         "",
         f"spilled = {value('spill'):.4g}",
         f"edge_us = {value('edge'):.4g}",
+        f"scalar_us = {value('scalar'):.4g}",
+        f"group_us = {value('groups'):.4g}",
         f"op_us = {_inline({word: value(f'op.{word}') for word in WORDS})}",
         f"matrix_us = {_inline({word: value(f'matrix.{word}') for word in WORDS})}",
         f"padding = {_inline({name: getattr(PADDING, name) for name in ('rows', 'channels', 'moved')})}",
@@ -199,6 +219,7 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
             f"tmacs = {_inline(tmacs)}",
             f"vector_speed = {value(f'speed.{soc}'):.4g}",
             f"ddr_gbs = {value(f'ddr.{soc}'):.4g}",
+            *([f"half_cost = {value('half'):.4g}"] if is_slow_in_half(soc) else []),
             "",
         ]
     return "\n".join(lines[:-1]) + "\n"

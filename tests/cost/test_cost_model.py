@@ -115,6 +115,42 @@ def test_a_newer_phone_is_faster_at_everything(slow, fast, precision):
     assert all(new[name] < old[name] for name in old)
 
 
+def test_groups_of_a_convolution_have_a_cost_of_their_own():
+    few, many = (kernel("group", macs=10**6, matrices=count) for count in (2, 50))
+    each = fitted_parameters().group_us / fitted_parameters().socs["SM8650"].vector_speed
+    assert time([many]) - time([few]) == pytest.approx(48 * each)
+    assert time([kernel("conv", macs=10**6, matrices=50)]) == time([kernel("conv", macs=10**6)])
+
+
+def test_half_precision_costs_old_vector_units_more():
+    softmax = [kernel("softmax", read=10**7, written=10**7)]
+    ratio = {}
+    for soc in ("SM8450", "SM8550"):
+        half, whole = (time(softmax, find_soc(soc), word) for word in (NumberFormat.FLOAT, NumberFormat.W8A8))
+        ratio[soc] = half / whole
+    assert ratio["SM8450"] > 1.1 * ratio["SM8550"]
+
+
+def test_a_gather_takes_as_long_as_what_it_picks():
+    one, other = (kernel("gather", read=read, written=1000) for read in (1000, 10**7))
+    assert time([one]) == time([other])
+
+
+def product_program(image):
+    """A matrix on the rows of a picture that was flattened, or of a matrix as it came."""
+    rows = math.prod(image[:-1])
+    x, flat = tensor("x", image, TensorKind.APP_WRITE), tensor("flat", (rows, image[-1]))
+    w, y = tensor("w", (64, image[-1]), TensorKind.STATIC), tensor("y", (rows, 64), TensorKind.APP_READ)
+    calls = [OpCall("Reshape", "r", (x,), (flat,)), OpCall("FullyConnected", "f", (flat, w), (y,))]
+    return program_of([x, flat, w, y], calls)
+
+
+def test_a_product_of_pixels_is_a_convolution():
+    pixels, rows = (sizes_of(product_program(image))[-1] for image in ((1, 8, 8, 32), (1, 1, 64, 32)))
+    assert (pixels.op, pixels.kind, rows.kind) == ("FullyConnected", "conv", "fully_connected")
+    assert (pixels.macs, pixels.row_padding) == (rows.macs, rows.row_padding)
+
+
 def test_what_bounds_a_kernel():
     large = kernel("conv", macs=10**10, read=10**5, written=10**5)
     table = kernel("fully_connected", macs=4 * 10**6, weights=4 * 10**6, read=2000, written=2000)
@@ -219,3 +255,18 @@ def test_every_kind_of_op_has_a_price():
     assert find_op("Relu").kind == "clamp"
     assert {find_op(name).kind for name in op_names()} - {None} <= {*MATRIX_KINDS, *VECTOR_KINDS}
     assert set(fitted_parameters().vector) >= set(VECTOR_KINDS)
+
+
+def test_large_averages_cost_most_in_8_bits():
+    """The published 8-bit networks with such averages are slower than the same networks in floats."""
+    pool = kernel("pool", written=4096, taps=25, scalar_ops=4096 * 289)
+    assert time([pool]) > 5 * time([pool], precision=NumberFormat.FLOAT)
+
+
+def test_an_estimate_says_which_part_of_it_is_a_guess(mobilenet):
+    assert estimate(mobilenet).unseen_share == 0.0
+    strange = estimate_kernels(
+        [kernel("conv", macs=10**8), kernel("unary", written=10**6, calibrated=False)], SM8650
+    )
+    assert 0.0 < strange.unseen_share < 1.0
+    assert f"{strange.unseen_share:.0%} of the time" in strange.notes[0]

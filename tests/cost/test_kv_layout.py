@@ -30,13 +30,15 @@ def times(context: htp.Context, tokens: int, length: int) -> tuple[Estimate, Est
 
 @pytest.mark.parametrize("tokens", [1, 128], ids=["a token", "a prompt"])
 def test_native_is_faster_the_more_the_longer_the_context_is(context: htp.Context, tokens: int) -> None:
-    gains = []
+    gains, savings = [], []
     for length in (256, 1024, 4096):
         flat, native = times(context, tokens, length)
         computing = [each.total_us - each.launch_us for each in (flat, native)]
         gains.append(computing[0] / computing[1])
+        savings.append(flat.energy_pj - native.energy_pj)
         assert native.energy_pj < 0.99 * flat.energy_pj
     assert 1.05 < gains[0] < gains[1] < gains[2] < 2.5
+    assert 0 < 2 * savings[0] < savings[1] < savings[2] / 2
 
 
 def test_cycles_of_profiles_differ_too(context: htp.Context) -> None:

@@ -1,4 +1,4 @@
-"""The networks of the document's linting showcase. It gives no sizes: here is a 4K picture with five channels.
+"""The networks of the document's linting showcase. It gives no sizes: here is a picture of 2560 x 1440 pixels.
 
 VTCM does not hold the results of both branches then, as the document's traffic shows. Chip, channels and size were
 chosen among others as those that come nearest to its figures; with more channels the HMX decides here.
@@ -19,9 +19,9 @@ from openhtp.records.schematic import Schematic
 from openhtp.report.schematic import schematic_of
 
 SOC = "SM8450"
-CHANNELS = 5
+CHANNELS = 3
 EDGE = 4
-SHAPE = (1, 2160 + 2 * EDGE, 3840 + 2 * EDGE, CHANNELS)
+SHAPE = (1, 1440 + 2 * EDGE, 2560 + 2 * EDGE, CHANNELS)
 QUANT = ScaleOffset(0.02, -128)
 
 

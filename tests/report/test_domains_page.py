@@ -36,6 +36,17 @@ def test_remedies_are_said_once() -> None:
     assert "<b>c</b>" not in page()
 
 
+def test_what_is_pale_has_an_outline_and_bars_say_that_they_go_on() -> None:
+    text = page()
+    swatch = text[text.index(".swatch{") :].partition("}")[0]
+    assert "border:1px solid" in swatch
+    assert "opacity" not in text[text.index("<p class=note>") :].partition("</p>")[0], "it would fade the outline"
+    bars = [rect for rect in text.split("<rect ")[1:] if "<title>" in rect]
+    assert bars
+    assert all('stroke="#' in rect for rect in bars)
+    assert "scroll sideways" in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (800, 600), (390, 844)])

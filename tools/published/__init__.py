@@ -30,21 +30,27 @@ WHOLE = (
     "matrices",
     "planes",
     "strips",
+    "scalar_ops",
 )
 RATIOS = ("vector8", "vector16", "read8", "read16", "rows8", "rows16", "channels")
 FAMILIES = {
-    "bert": "albert_base_v2_hf bert_base_uncased_hf electra_bert_base_discrim_google distil_bert_base_uncased_hf",
+    "bert": "albert_base_v2_hf bert_base_uncased_hf electra_bert_base_discrim_google distil_bert_base_uncased_hf"
+    " minilm_v2 mobile_bert_uncased_google",
+    "convnext": "convnext_tiny convnext_base convnext_v2_base",
     "detr": "detr_resnet50 detr_resnet101",
-    "efficientnet": "efficientnet_b0 efficientnet_lite4",
-    "inception": "googlenet inception_v3",
+    "efficientnet": "efficientnet_b0 efficientnet_b4 efficientnet_lite4 efficientnet_v2_s",
+    "inception": "googlenet inception_v3 inception_v4",
     "mediapipe": "mediapipe_face mediapipe_hand mediapipe_pose",
     "mobilenet": "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small mobilenet_v4 mnasnet05",
-    "resnet": "resnet18 resnet50 resnet101 wideresnet50 resnext50 resnext101 fcn_resnet50",
-    "super_resolution": "quicksrnetlarge quicksrnetmedium quicksrnetsmall sesr_m5",
-    "swin": "swin_base swin_tiny",
-    "vit": "vit beit depth_anything depth_anything_v2",
-    "whisper": "whisper_base whisper_small",
-    "yolo": "yolov3 yolov5 yolov8_det yolov8_obb yolov8_seg yolov10_det yolov11_seg",
+    "pyramid_pooling": "ddrnet23_slim pidnet",
+    "regnet": "regnet regnet_y_800mf",
+    "resnet": "resnet18 resnet50 resnet101 wideresnet50 resnext50 resnext101 fcn_resnet50 ffnet_122ns_lowres",
+    "super_resolution": "quicksrnetlarge quicksrnetmedium quicksrnetsmall sesr_m5 xlsr",
+    "swin": "swin_base swin_small swin_tiny",
+    "video_resnet": "resnet_3d resnet_2plus1d",
+    "vit": "vit beit depth_anything depth_anything_v2 siglip2",
+    "whisper": "whisper_base whisper_small whisper_medium whisper_tiny",
+    "yolo": "yolov3 yolov5 yolov8_det yolov8_obb yolov8_seg yolov10_det yolov11_det yolov11_seg yolo26_det",
 }
 """Networks of one kind are kept out of the fit together; those that are not named are families of their own."""
 _FAMILY_BY_MODEL = {model: family for family, models in FAMILIES.items() for model in models.split()}

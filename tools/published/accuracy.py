@@ -9,10 +9,13 @@ import msgspec
 import numpy as np
 
 from openhtp.core.precision import NumberFormat
-from openhtp.cost.model import Accuracy, AccuracyReport, band_of
+from openhtp.cost.model import Accuracy, AccuracyReport, band_of, estimate_kernels, kind_shares
 from openhtp.cost.rates import fitted_parameters
-from published import SOURCE, Latency, held_out_times, published_latencies
+from openhtp.hw.catalog import find_soc
+from published import SOURCE, Latency, held_out_times, published_kernels, published_latencies
 
+LEAST_SHARE = 0.001
+"""Kinds that take less of a family's time than this are left out of its profile."""
 REPORT = Path(__file__).parents[2] / "src/openhtp/cost/accuracy.json"
 
 
@@ -25,7 +28,25 @@ def report() -> AccuracyReport:
         networks=len({row.network for row in rows}),
         rank_correlation=rank_correlation(),
         groups=accuracy(),
+        profiles=profiles(),
     )
+
+
+def profiles() -> dict[str, dict[str, float]]:
+    """The shares of time by kind of op, the mean over each family's networks, in half precision."""
+    soc, kernels = find_soc("SM8650"), published_kernels()
+    families: dict[str, set[str]] = {}
+    for row in published_latencies():
+        families.setdefault(row.family, set()).add(row.network)
+    means = {}
+    for family, networks in sorted(families.items()):
+        mean: dict[str, float] = {}
+        for network in sorted(networks):
+            ops = estimate_kernels(kernels[network], soc, NumberFormat.FLOAT).ops
+            for kind, share in kind_shares(ops).items():
+                mean[kind] = mean.get(kind, 0.0) + share / len(networks)
+        means[family] = {kind: round(share, 4) for kind, share in mean.items() if share >= LEAST_SHARE}
+    return means
 
 
 def write_report() -> None:

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from openhtp.compiler.kv_layout import retiled_elements
+from openhtp.core.enumerations import DataFormat
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
 from openhtp.core.precision import NumberFormat, precision_of
+from openhtp.core.tensor import TensorKind
+from openhtp.ir.def_use import DefUse
 from openhtp.ops import Node, op_of
 from openhtp.ops._resolve import is_wide_product
 from openhtp.program.htp_program import HtpProgram, Kernel
@@ -33,9 +35,11 @@ class KernelSize:
     ``reads`` has the indices of earlier kernels whose results it needs. A mere change of shape makes nothing, so
     its readers refer to the kernel that made the data. ``strips`` counts the pieces that its ops can be computed
     in.
+    ``matrices`` counts products of their own: pairs of computed matrices, or the groups of a convolution.
     ``sloped`` counts elements of a matrix op's result that a PReLU of the same kernel multiplies by its slopes.
+    ``scalar_ops`` counts additions of an average over a window that the vector unit has no way for in 8 bits.
     ``wide_product`` is on where both factors have 16 bits. ``retiled`` counts elements of a flat KV cache that are
-    put into the HMX's layout first (``kv_layout.py``).
+    put into the HMX's layout first (``_retiled_elements``).
     """
 
     name: str
@@ -63,6 +67,7 @@ class KernelSize:
     strips: int = 1
     wide_product: bool = False
     retiled: int = 0
+    scalar_ops: int = 0
 
     @property
     def edge(self) -> int:
@@ -87,13 +92,14 @@ _WITH_BATCH = (
     "matrices",
     "strips",
     "retiled",
+    "scalar_ops",
 )
 
 
 def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     """The kernels of a program, in running order."""
     makers: dict[str, tuple[int, ...]] = {}
-    retiled = retiled_elements(program)
+    retiled = _retiled_elements(program)
     sizes = []
     for index, kernel in enumerate(program.kernels):
         reads = tuple(dict.fromkeys(maker for name in kernel.inputs for maker in makers.get(name, ())))
@@ -168,17 +174,26 @@ _CONVOLUTIONS = frozenset({"conv", "dilated", "stem", "group", "conv3d"})
 
 def _unit_size(kind: str, call: OpCall, macs: int, statics: Collection[str]) -> dict[str, Any]:
     """The work of a matrix or window op for its units, as fields of ``KernelSize``."""
-    if kind in _CONVOLUTIONS:
-        return _conv_size(kind, call, macs)
     if call.op in ("FullyConnected", "MatMul"):
         return _product_size(call, macs, statics)
+    if kind in _CONVOLUTIONS:
+        return _conv_size(kind, call, macs)
     if kind == "depthwise":
         weight = call.inputs[1]
         return {"macs": macs, "taps": 1 if weight is None else math.prod(weight.shape[:-1])}
     if kind == "pool":
-        window = call.params.get("filter_size")
-        return {"taps": 1 if window is None else min(_MOST_TAPS, int(np.prod(window)))}
+        return _pool_size(call)
     return {}
+
+
+def _pool_size(call: OpCall) -> dict[str, Any]:
+    window = call.params.get("filter_size")
+    taps = 1 if window is None else int(np.prod(window))
+    written = call.outputs[0]
+    # Published times of 8-bit networks with such averages are tens of milliseconds longer than their other ops
+    # explain. An average of the whole image is a reduction, and quick.
+    scalar = call.op == "PoolAvg2d" and taps >= _MOST_TAPS and math.prod(written.shape[1:-1]) > 1
+    return {"taps": min(_MOST_TAPS, taps), "scalar_ops": taps * written.elements if scalar else 0}
 
 
 def _vector_padding(shapes: tuple[Shape, ...]) -> tuple[float, float]:
@@ -202,7 +217,8 @@ def _conv_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
     if weight is None or source is None:
         return {"macs": macs}
     image = (source if call.op.startswith("Transpose") else call.outputs[0]).shape
-    depth = source.shape[-1] // int(call.params.get("group", 1))
+    groups = int(call.params.get("group", 1))
+    depth = source.shape[-1] // groups
     outputs = call.outputs[0].shape[-1]
     taps = math.prod(weight.shape[:-2])
     # Few channels leave most of a block empty, so pixels of the window are packed into it.
@@ -218,6 +234,7 @@ def _conv_size(kind: str, call: OpCall, macs: int) -> dict[str, Any]:
     return {
         "macs": macs,
         "taps": taps,
+        "matrices": groups if kind == "group" else 1,
         "planes": weight.shape[0] if len(weight.shape) > 4 else 1,
         "packed": math.prod(image[:-1]) * taps * depth if kind == "stem" else 0,
         "row_padding": (one, two),
@@ -292,3 +309,48 @@ def usual_formats(kernels: Sequence[KernelSize]) -> list[NumberFormat]:
 def most_common(formats: Sequence[NumberFormat]) -> NumberFormat:
     """The format that most kernels have, which is called that of the network."""
     return max(NumberFormat, key=lambda each: sum(form is each for form in formats))
+
+
+# KV caches that lie flat. The HMX wants the second factor of a product in tiles. A native cache is kept like that
+# by the client; a flat one is brought into tiles in every execution, all of its context, whatever part of it is
+# valid.
+
+
+_JOINS = ("ScatterElements", "Concat")
+_CACHE_RANK = 4
+
+
+def _retiled_elements(program: HtpProgram) -> dict[str, int]:
+    """Elements of a flat cache that each product puts into tiles, by the kernel's name."""
+    if not any(_may_be_cache(program, spec.name) for spec in program.inputs):
+        return {}
+    uses = program.def_use()
+    retiled = {}
+    for kernel in program.kernels:
+        if kernel.op == "MatMul" and (factor := kernel.nodes[0].inputs[1]) is not None:
+            cache = _cache_behind(program, uses, factor)
+            if cache is not None and program.tensors[cache].data_format is not DataFormat.HMX_WEIGHT_LAYOUT:
+                retiled[kernel.name] = program.tensors[factor].elements
+    return retiled
+
+
+def _may_be_cache(program: HtpProgram, name: str) -> bool:
+    spec = program.tensors[name]
+    return spec.kind is TensorKind.APP_WRITE and spec.rank == _CACHE_RANK
+
+
+def _cache_behind(program: HtpProgram, uses: DefUse[Kernel], name: str) -> str | None:
+    """The client's tensor into which new tokens were put to make this one."""
+    join = uses.maker(_unformed(uses, name))
+    if join is None or join.op not in _JOINS:
+        return None
+    # New tokens may come before or after those of the cache.
+    roots = (_unformed(uses, each) for each in join.inputs)
+    return next((root for root in roots if _may_be_cache(program, root)), None)
+
+
+def _unformed(uses: DefUse[Kernel], name: str) -> str:
+    """The tensor that this one is another form, or a head, of."""
+    while (maker := uses.maker(name)) is not None and maker.op not in _JOINS and op_of(maker.nodes[0]).moves_only:
+        name = maker.inputs[0]
+    return name

@@ -28,18 +28,21 @@ AMOUNTS = (
     "spill",
     "launch",
     "matrices",
+    "groups",
     "edge",
+    "scalar",
 )
-"""Matrix kinds in giga multiply-accumulates, vector kinds in mega elements, the rest in megabytes."""
+"""Matrix kinds in giga multiply-accumulates, vector kinds in mega elements, additions in millions, bytes in MB."""
 RETILED = "retiled"
 """Elements of a flat KV cache that are put into tiles; no published network has any, so it was not fitted."""
 DMA_AMOUNTS = ("edge_dma", "spill")
 """What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
 
 _BY_WINDOW = frozenset({"depthwise", "pool"})
-_BY_COUNT = frozenset({"image_layout", "image_norm", "reshape", "softmax"})
+# A gather reads the rows that it picks, and no others.
+_BY_COUNT = frozenset({"image_layout", "image_norm", "reshape", "gather"})
 _MOVING = frozenset({"transpose", "permute", "move", "concat"})
-_BY_LARGER_SIDE = frozenset({"reduce", "gather"})
+_BY_LARGER_SIDE = frozenset({"reduce"})
 
 
 def demands(
@@ -80,6 +83,7 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
         amounts["stem_pack"] = kernel.packed / MEGA
         amounts["prelu"] = kernel.sloped * kernel.vector_padding[wide] / MEGA
         amounts["matrices"] = kernel.matrices if kernel.kind == "matmul" else 0.0
+        amounts["groups"] = kernel.matrices if kernel.kind == "group" else 0.0
         amounts[RETILED] = kernel.retiled / MEGA
     elif kernel.kind in _BY_WINDOW:
         # Strides do not help: every pixel of the input passes through the registers.
@@ -95,6 +99,8 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
         amounts[kernel.kind] = max(kernel.read, kernel.written) / MEGA
     else:
         amounts[kernel.kind] = blocks
+    if precision is NumberFormat.W8A8:
+        amounts["scalar"] = kernel.scalar_ops / MEGA
     return {name: amount for name, amount in amounts.items() if amount}
 
 
@@ -156,10 +162,12 @@ class Amounts:
         tmacs = np.array([[each.tmacs[form.value] for form in self.formats] for each in rates])
         hmx, hvx, ddr = (np.array([[getattr(each, name)] for each in speeds]) for name in ("hmx", "hvx", "ddr"))
         vector = np.array([[each.vector_speed] for each in rates]) * hvx
+        halves = np.array([form is NumberFormat.FLOAT for form in self.formats])[self.which]
+        dearer = np.where(halves, np.array([[each.half_cost] for each in rates]), 1.0)
         bandwidth = np.array([[each.ddr_gbs] for each in rates]) * ddr
         return Busy(
             hmx=self.hmx / (tmacs[:, self.which] * hmx),
-            hvx=self.hvx / vector,
+            hvx=self.hvx * dearer / vector,
             dma=self.dma / bandwidth,
             weights=self.weights / bandwidth,
             overhead=self.overhead / vector,
@@ -170,6 +178,7 @@ UNITS = 5
 """What a kernel keeps busy: HMX, HVX, DMA for activations, DMA for weights, and its fixed cost."""
 _HMX, _HVX, _DMA, _WEIGHTS, _OVERHEAD = range(UNITS)
 _IN_MB = ("weights", *DMA_AMOUNTS)
+_FIXED = ("launch", "matrices", "groups", "edge")
 
 
 def unit_of(name: str) -> int:
@@ -178,7 +187,7 @@ def unit_of(name: str) -> int:
         return _HMX
     if name in DMA_AMOUNTS:
         return _DMA
-    return {"weights": _WEIGHTS, "launch": _OVERHEAD, "matrices": _OVERHEAD, "edge": _OVERHEAD}.get(name, _HVX)
+    return _WEIGHTS if name == "weights" else _OVERHEAD if name in _FIXED else _HVX
 
 
 def rates_of_one(parameters: Parameters) -> SocRates:

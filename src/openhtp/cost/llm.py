@@ -16,11 +16,56 @@ from importlib import resources
 
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
-from openhtp.cost.llm_attention import KV_FORMS, AttentionForm
+from openhtp.core.precision import NumberFormat
+from openhtp.cost.energy import DDR_PJ_PER_BYTE, MAC_PJ, VTCM_PJ_PER_BYTE
+from openhtp.cost.rates import find_rates, fitted_parameters
 from openhtp.hw.catalog import find_soc
 
 # Bits of weights in the layers.
 WEIGHT_BITS = {"w4a16": 4, "w8a16": 8, "w4fp16": 4}
+
+
+# What a native KV cache and a masked softmax save. Published rates are of flat caches and added masks, so the
+# fitted times are theirs. What they grow by with the context is shared out among three kinds of work, as the cost
+# model prices them. The cache is read. A flat one is put into the HMX's tiles in every pass, all of its context,
+# which is taken for a transpose; a native one is there already. Scores get their mask added and are exponentiated
+# at every place; a masked softmax exponentiates those of valid places and only looks at the mask of others.
+
+
+KV_FORMS = ("flat", "native")
+_WORD = NumberFormat.W8A16.value
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionForm:
+    """How a pass keeps its cache and masks its scores: ``valid`` places of ``context`` take part."""
+
+    kv: str
+    masked_softmax: bool
+    valid: int
+    context: int
+
+    def passed_ms(self, soc: str, growing_ms: float, kv_bytes: int, scores: int) -> float:
+        """What is left of the part of a pass's time that grows with the context, which is of a flat cache."""
+        parameters = fitted_parameters()
+        rates = find_rates(find_soc(soc), parameters).rates
+        price = {kind: parameters.vector[kind][_WORD] / rates.vector_speed for kind in ("add", "softmax")}
+        tile_price = parameters.vector["transpose"][NumberFormat.W8A8.value] / rates.vector_speed
+        reading_us = kv_bytes / rates.ddr_gbs / 1e3
+        tiling_us = kv_bytes / _MILLION * tile_price
+        scoring_us = scores / _MILLION * (price["add"] + price["softmax"])
+        left_us = reading_us + (tiling_us if self.kv == "flat" else 0.0)
+        if self.masked_softmax:
+            left_us += scores / _MILLION * (price["add"] + price["softmax"] * self.valid / self.context)
+        else:
+            left_us += scoring_us
+        return growing_ms * left_us / (reading_us + tiling_us + scoring_us)
+
+    def token_pj(self, weight_bytes: float, kv_bytes: int, macs: float) -> float:
+        """Energy of one token, for ratios alone (``energy.py``): reading weights and cache, products, tiles."""
+        tiles = kv_bytes * (2 * VTCM_PJ_PER_BYTE + MAC_PJ[NumberFormat.W8A8]) if self.kv == "flat" else 0.0
+        return (weight_bytes + kv_bytes) * DDR_PJ_PER_BYTE + macs * MAC_PJ[NumberFormat.W8A16] + tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +118,15 @@ PRESETS: dict[str, LlmShape] = {
     "falcon3-7b": LlmShape(28, 3072, 12, 4, 256, 23040, 131072),
     "baichuan2-7b": LlmShape(32, 4096, 32, 32, 128, 11008, 125696),
     "indus-1b": LlmShape(16, 2048, 32, 8, 64, 8192, 128256),
+    "qwen2.5-0.5b": LlmShape(24, 896, 14, 2, 64, 4864, 151936),
+    "qwen2.5-1.5b": LlmShape(28, 1536, 12, 2, 128, 8960, 151936),
+    "qwen2.5-3b": LlmShape(36, 2048, 16, 2, 128, 11008, 151936),
+    "qwen3-0.6b": LlmShape(28, 1024, 16, 8, 128, 3072, 151936),
+    "qwen3-1.7b": LlmShape(28, 2048, 16, 8, 128, 6144, 151936),
+    "qwen3-4b": LlmShape(36, 2560, 32, 8, 128, 9728, 151936),
+    "gemma-2b": LlmShape(18, 2048, 8, 1, 256, 16384, 256000),
+    "gemma-2-2b": LlmShape(26, 2304, 8, 4, 256, 9216, 256000),
+    "phi-3-mini": LlmShape(32, 3072, 32, 32, 96, 8192, 32064),
 }
 
 # Rates of language models, as ``tools/llm_fit.py`` fitted them to published ones.
@@ -199,14 +253,16 @@ def estimate_llm(
     kv: str = "flat",
     masked_softmax: bool = False,
     valid: int | None = None,
+    name: str | None = None,
 ) -> LlmEstimate:
     """Modelled time to first token and tokens per second.
 
-    ``model`` is a preset's name or a shape, ``accepted`` how many tokens a decoding pass yields (speculation).
+    ``model`` is a preset's name or a shape, which may have a ``name``. ``accepted`` is how many tokens a decoding
+    pass yields (speculation).
     ``kv`` is ``flat`` or ``native``. With ``masked_softmax`` it counts how many places of the context are
     ``valid``: all of it unless given.
     """
-    name, shape = _shape_of(model)
+    title, shape = _shape_of(model)
     chip = find_soc(soc).name
     if precision not in WEIGHT_BITS:
         raise InvalidArgument(f"precision is {shown(precision)}; expected one of {', '.join(WEIGHT_BITS)}")
@@ -226,7 +282,7 @@ def estimate_llm(
     retile = [cache / gbs / _GB * 1e3 for gbs in _RETILE_GBS]
     macs = shape.layer_weights + shape.output_weights + 2 * scores * shape.head_dim
     return LlmEstimate(
-        model=name,
+        model=title if name is None else name,
         soc=chip,
         precision=precision,
         context=context,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -56,10 +56,23 @@ class OpTime:
     bound: Bound
 
 
+@dataclass(frozen=True, slots=True)
+class NearestFamily:
+    """The published networks whose time is spent most alike: 1 is the same shares of the same kinds of op.
+
+    ``median_error`` is how far off their times were, predicted by a fit that had seen none of them.
+    """
+
+    name: str
+    likeness: float
+    median_error: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Modelled time of one invocation. ``low_us`` to ``high_us`` held 8 of 10 published times in cross-validation.
 
+    ``unseen_share`` is the part of the time in ops that no published network has, and whose price is a guess.
     ``taken_from`` names the SoC whose rates were used if this one has no published times (extrapolated).
     ``energy_pj`` is for ratios between estimates alone (``energy.py``).
     """
@@ -77,6 +90,7 @@ class Estimate:
     ddr_written_bytes: int
     energy_pj: float
     ops: tuple[OpTime, ...]
+    unseen_share: float = 0.0
     taken_from: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -84,6 +98,11 @@ class Estimate:
     def extrapolated(self) -> bool:
         """Whether the rates are another SoC's."""
         return self.taken_from is not None
+
+    @property
+    def nearest_family(self) -> NearestFamily:
+        """The published family that this network is most like."""
+        return nearest_family(self.ops)
 
     @property
     def energy_class(self) -> int:
@@ -136,6 +155,7 @@ def estimate_kernels(
     total = known.rates.launch_us + math.fsum(op.us for op in ops)
     main = most_common(formats)
     band = band_of(parameters, main, extrapolated=known.taken_from is not None)
+    unseen = math.fsum(op.us for op, kernel in zip(ops, kernels, strict=True) if not kernel.calibrated) / total
     return Estimate(
         soc=soc.name,
         precision=main.value,
@@ -150,8 +170,9 @@ def estimate_kernels(
         ddr_written_bytes=run.placed.moved(*_WRITING),
         energy_pj=_energy(run, clocks),
         ops=ops,
+        unseen_share=unseen,
         taken_from=known.taken_from,
-        notes=_notes(kernels, soc, known.taken_from),
+        notes=_notes(kernels, soc, known.taken_from, unseen),
     )
 
 
@@ -198,7 +219,9 @@ def band_of(parameters: Parameters, precision: NumberFormat, *, extrapolated: bo
     return parameters.bands["extrapolated" if extrapolated else precision.value]
 
 
-def _notes(kernels: Sequence[KernelSize], soc: SocSpec, taken_from: str | None) -> tuple[str, ...]:
+def _notes(
+    kernels: Sequence[KernelSize], soc: SocSpec, taken_from: str | None, unseen_share: float
+) -> tuple[str, ...]:
     notes = []
     if taken_from is not None:
         notes.append(
@@ -206,8 +229,35 @@ def _notes(kernels: Sequence[KernelSize], soc: SocSpec, taken_from: str | None) 
         )
     strange = sorted({kernel.op for kernel in kernels if not kernel.calibrated})
     if strange:
-        notes.append(f"no published network has {', '.join(strange)}: guessed from the number of elements")
+        notes.append(
+            f"no published network has {', '.join(strange)}: guessed from the number of elements,"
+            f" {unseen_share:.0%} of the time"
+        )
     return tuple(notes)
+
+
+def kind_shares(ops: Sequence[OpTime]) -> dict[str, float]:
+    """Which part of the time each kind of op takes."""
+    times: dict[str, float] = {}
+    for op in ops:
+        times[op.kind] = times.get(op.kind, 0.0) + op.us
+    total = math.fsum(times.values()) or 1.0
+    return {kind: us / total for kind, us in sorted(times.items())}
+
+
+def nearest_family(ops: Sequence[OpTime]) -> NearestFamily:
+    """The published family whose shares of time point most in the direction of these (the cosine between both)."""
+    report = accuracy_report()
+    shares = kind_shares(ops)
+    likeness = {name: _cosine(shares, profile) for name, profile in report.profiles.items()}
+    name = max(likeness, key=lambda family: likeness[family])
+    errors = {row.name: row.median for row in report.groups["family"]}
+    return NearestFamily(name, likeness[name], errors[name])
+
+
+def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+    product = math.fsum(share * other.get(kind, 0.0) for kind, share in one.items())
+    return product / (math.hypot(*one.values()) * math.hypot(*other.values()) or 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +276,8 @@ class Accuracy:
 class AccuracyReport:
     """All groups, by what they have in common; each family of networks was predicted by a fit without it.
 
-    ``tools/fit_cost_model.py`` found it and wrote it down.
+    ``profiles`` has the shares of time of each family by kind of op. ``tools/fit_cost_model.py`` found it and
+    wrote it down.
     """
 
     source: str
@@ -234,6 +285,7 @@ class AccuracyReport:
     networks: int
     rank_correlation: dict[str, float]
     groups: dict[str, list[Accuracy]]
+    profiles: dict[str, dict[str, float]]
 
 
 @functools.cache

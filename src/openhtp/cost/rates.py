@@ -31,13 +31,17 @@ class Padding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocRates:
-    """One SoC: matrix rates in tera multiply-accumulates a second, vector speed relative to an SM8650."""
+    """One SoC: matrix rates in tera multiply-accumulates a second, vector speed relative to an SM8650.
+
+    ``half_cost`` is what the HVX takes for half precision against the SoCs whose vector unit was made for it.
+    """
 
     soc: str
     launch_us: float
     tmacs: Mapping[str, float]
     vector_speed: float
     ddr_gbs: float
+    half_cost: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,16 @@ class Parameters:
     """All fitted numbers.
 
     ``matrix`` holds factors to the time of a plain convolution, ``vector`` microseconds for a million elements;
-    ``op_us`` is the fixed cost of a kernel, ``matrix_us`` that of each pair of computed matrices in a product.
+    ``scalar_us`` is the time of a million additions that are made one by one;
+    ``op_us`` is the fixed cost of a kernel, ``matrix_us`` that of each pair of computed matrices in a product,
+    ``group_us`` that of each group of a convolution.
     """
 
     padding: Padding
     spilled: float
     edge_us: float
+    scalar_us: float
+    group_us: float
     op_us: Mapping[str, float]
     matrix_us: Mapping[str, float]
     matrix: Mapping[str, Mapping[str, float]]
@@ -88,6 +96,8 @@ def parameters_from(fields: Mapping[str, Any]) -> Parameters:
         padding=Padding(**fields["padding"]),
         spilled=fields["spilled"],
         edge_us=fields["edge_us"],
+        scalar_us=fields["scalar_us"],
+        group_us=fields["group_us"],
         op_us=fields["op_us"],
         matrix_us=fields["matrix_us"],
         matrix=fields["matrix"],
@@ -145,14 +155,17 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     if word not in rates.tmacs:
         raise UnsupportedFeature(f"{rates.soc} does not compute in {word}; quantize the model (w8a8, w8a16)")
     us = {kind: 1e3 / rates.tmacs[word] * parameters.matrix[kind][word] for kind in MATRIX_KINDS}
+    half_cost = rates.half_cost if precision is NumberFormat.FLOAT else 1.0
     for kind in (*VECTOR_KINDS, *HELPER_KINDS):
-        us[kind] = parameters.vector[kind][word] / rates.vector_speed
+        us[kind] = parameters.vector[kind][word] * half_cost / rates.vector_speed
     us["weights"] = 1e3 / rates.ddr_gbs
     us["edge_dma"] = us["weights"]
     us["spill"] = us["weights"] * parameters.spilled
     us["launch"] = parameters.op_us[word] / rates.vector_speed
     us["matrices"] = parameters.matrix_us[word] / rates.vector_speed
+    us["groups"] = parameters.group_us / rates.vector_speed
     us["edge"] = parameters.edge_us / rates.vector_speed
+    us["scalar"] = parameters.scalar_us / rates.vector_speed
     # A cache has 8 bits whatever the activations have; putting it into tiles is taken for a transpose.
     us["retiled"] = parameters.vector["transpose"][NumberFormat.W8A8.value] / rates.vector_speed
     return us

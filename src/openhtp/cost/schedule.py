@@ -49,13 +49,25 @@ def schedule_of(program: HtpProgram, precision: NumberFormat | None = None, cloc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
-    """Tiles that follow each other ``every`` so often. The DMA reads for them and writes their results in turn."""
+    """Tiles that follow each other ``every`` so often. The DMA reads for them and writes their results in turn.
+
+    Where a tile is computed faster than written, the DMA would wait after the first read: the next comes earlier.
+    """
 
     start: float
     every: float
     tiles: int
     read: float
+    compute: float
     write: float
+
+    @property
+    def _earlier(self) -> float:
+        return max(0.0, self.write - self.compute) if self.tiles > 1 and self.read > 0 else 0.0
+
+    def starts_at(self, tile: int) -> float:
+        """When the first stage of a tile begins."""
+        return self.start + tile * self.every - (self._earlier if tile else 0.0)
 
     def write_at(self, ready: float) -> float:
         """When a result that is ready is written: not while the DMA reads for a later tile.
@@ -64,13 +76,17 @@ class _Pipeline:
         """
         if self.read <= 0 or self.every <= 0:
             return ready
-        tile, since = divmod(ready - self.start, self.every)
+        first = self.start - self._earlier
+        # Rounding must not move what ends with a tile into that tile's time.
+        tile, since = divmod(ready - first + self.every * (_ROUNDING - 1.0), self.every)
         if tile >= self.tiles:
             return ready
         if since < self.read:
-            return self.start + tile * self.every + self.read
+            return first + tile * self.every + self.read
         if since + self.write > self.every * _ROUNDING and tile + 1 < self.tiles:
-            return self.start + (tile + 1) * self.every + self.read
+            return first + (tile + 1) * self.every + self.read
+        if self._earlier and tile + 1 == self.tiles:
+            return first + self.tiles * self.every  # the result of the tile before is written first
         return ready
 
 
@@ -151,10 +167,11 @@ class _Drawing:
             every=max(hmx, hvx, busy.dma[0, number]) / count,
             tiles=count,
             read=sum(moved.get(move, 0) for move in _READS) * per_byte / count,
+            compute=(hmx + hvx) / count,
             write=sum(moved.get(move, 0) for move in _WRITES) * per_byte / count,
         )
         for tile in range(count):
-            at = start + tile * pipeline.every
+            at = pipeline.starts_at(tile)
             is_written = False
             for unit, activity, us, nbytes in stages:
                 if us <= 0:

@@ -13,19 +13,40 @@ from openhtp.ops import op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Kernel, Unit
 
 _PICTURE_RANK = 4
+_SMALLEST_IMAGE = 32
 
 
 def assign_kinds(program: HtpProgram) -> HtpProgram:
     """Give every kernel its kind. Kernels still have one node each."""
+    flattened = _flattened_pictures(program)
     kernels = tuple(
-        dataclasses.replace(kernel, kind=_kind(kernel.nodes[0], program)) for kernel in program.kernels
+        dataclasses.replace(kernel, kind=_kind(kernel.nodes[0], program, flattened)) for kernel in program.kernels
     )
     return dataclasses.replace(program, kernels=kernels)
 
 
-def _kind(node: HtpNode, program: HtpProgram) -> str | None:
+def _flattened_pictures(program: HtpProgram) -> frozenset[str]:
+    """Tensors that are pictures under another shape: a row for each pixel, its channels in the row."""
+    names: set[str] = set()
+    for kernel in program.kernels:
+        call = program.source.call(kernel.nodes[0])
+        source, result = call.inputs[0] if call.inputs else None, call.outputs[0]
+        if source is None:
+            continue
+        if call.op == "Reshape" and _is_picture(source.shape) and source.shape[-1] == result.shape[-1]:
+            names.add(result.name)
+    return frozenset(names)
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    return len(shape) == _PICTURE_RANK and shape[0] == 1 and min(shape[1:3]) > 1
+
+
+def _kind(node: HtpNode, program: HtpProgram, flattened: frozenset[str]) -> str | None:
     call = program.source.call(node)
     opdef = op_of(call)
+    if opdef.kind in ("fully_connected", "matmul") and _is_product_of_pixels(node, call, program, flattened):
+        return "conv"
     if opdef.kind == "conv":
         kind = conv_kind(call)
         # Without the HMX it is a convolution of every channel by itself, on the HVX.
@@ -39,11 +60,20 @@ def _kind(node: HtpNode, program: HtpProgram) -> str | None:
     return opdef.kind
 
 
+def _is_product_of_pixels(node: HtpNode, call: OpCall, program: HtpProgram, flattened: frozenset[str]) -> bool:
+    """Whether a constant matrix is applied to every pixel of a picture, which makes it a convolution."""
+    source = call.inputs[0]
+    if source is None or node.inputs[0] in program.statics or node.inputs[1] not in program.statics:
+        return False
+    return source.name in flattened or _is_picture(source.shape)
+
+
 def _arithmetic(call: OpCall) -> str:
     """A division is slow even by a constant, most of all for images of few channels, as many networks begin."""
     shape = call.outputs[0].shape
-    image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and 1 < min(shape[1], shape[-1]) <= SHORT_DEPTH
-    return "image_norm" if image else "divide"
+    image = len(shape) >= _PICTURE_RANK and shape[0] == 1 and min(shape[1], shape[-1]) <= SHORT_DEPTH
+    # A row or column of numbers is no image, though one of its axes is as short.
+    return "image_norm" if image and sorted(shape)[-2] >= _SMALLEST_IMAGE else "divide"
 
 
 def conv_kind(call: OpCall) -> str:

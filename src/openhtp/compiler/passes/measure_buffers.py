@@ -22,12 +22,13 @@ def measure_buffers(program: HtpProgram) -> HtpProgram:
     last.update((spec.name, end) for spec in program.outputs)
     half = program.options.precision is FloatPrecision.FLOAT16
     buffers = tuple(
-        Buffer(name, _nbytes(program.tensors[name], half=half), begin, last[name]) for name, begin in first.items()
+        Buffer(name, spec.elements * element_bytes(spec, half=half), begin, last[name])
+        for name, begin in first.items()
+        for spec in (program.tensors[name],)
     )
     return dataclasses.replace(program, buffers=buffers)
 
 
-def _nbytes(spec: TensorSpec, *, half: bool) -> int:
-    """Bytes on the chip, which holds floats in half precision unless the graph says otherwise."""
-    itemsize = 2 if half and spec.dtype is DType.FLOAT_32 else spec.dtype.itemsize
-    return spec.elements * itemsize
+def element_bytes(spec: TensorSpec, *, half: bool) -> int:
+    """Bytes of an element on the chip, which holds floats in half precision unless the graph says otherwise."""
+    return 2 if half and spec.dtype is DType.FLOAT_32 else spec.dtype.itemsize

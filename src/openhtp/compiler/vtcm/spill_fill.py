@@ -1,0 +1,175 @@
+"""The spill-fill buffer: what waits in DDR at once, because VTCM has no room for it.
+
+The rules were learned from what the vendor's compiler says of its binaries. docs/compiler.md has them, with the
+cases that they explain and those that they do not. The walk (``spill.py``) moves parts of results; that compiler
+mostly moves whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openhtp.compiler.passes.measure_buffers import element_bytes
+from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.core.opcall import MOVES_NOTHING
+from openhtp.core.precision import FloatPrecision
+from openhtp.core.tensor import TensorSpec
+from openhtp.program.htp_program import HtpProgram
+
+_GRAIN = 64 * 1024
+"""The buffer has whole pieces of this size."""
+_RESERVED = 512 * 1024
+"""Weights and strips under way take about this much, whatever the size of the VTCM."""
+_SIDE = 8
+_CHANNELS = 32
+_FEW_CHANNELS = 4
+_TABLE = "gather"
+_WINDOWED = frozenset({"conv", "dilated", "stem", "group", "conv3d", "depthwise", "pool"})
+_MOVING = frozenset({"transpose", "permute", "image_layout", "move"})
+_STRIPS_UNDER_WINDOW = 4
+"""Strips of an input while a window moves over it: that of the window, one on either side, and the next."""
+_STRIPS_HELD = 2
+_ROWS = 32
+
+
+def spill_fill_bytes(program: HtpProgram) -> int:
+    """The buffer in DDR that a graph needs with its share of the VTCM."""
+    vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
+    half = program.options.precision is FloatPrecision.FLOAT16
+    results = []
+    for kernel, size in zip(program.kernels, sizes_of(program), strict=True):
+        specs = [program.tensors[name] for name in kernel.outputs]
+        # What the client will read is in DDR anyway.
+        windowed = size.kind in _WINDOWED
+        nbytes = sum(block_bytes(spec, half=half, windowed=windowed) for spec in specs if not spec.kind.is_output)
+        results.append(StripedResult(size.kind, size.reads, nbytes, strips_in(size, specs[0].shape)))
+    return buffer_bytes(results, vtcm_bytes)
+
+
+def block_bytes(spec: TensorSpec, *, half: bool, windowed: bool = False) -> int:
+    """Bytes of a tensor in VTCM: whole blocks of pixels and channels, unless it has hardly any channels.
+
+    One that is a pixel high or wide is laid out as rows of a matrix; but a row of pixels over which a window moved
+    is a picture.
+    """
+    size = element_bytes(spec, half=half)
+    *front, high, wide, deep = (1,) * (3 - len(spec.shape)) + spec.shape
+    if deep <= _FEW_CHANNELS:
+        return spec.elements * size
+    flat = wide == 1 or (high == 1 and not windowed)
+    pixels = _up(high * wide, _SIDE) if flat else _up(high, _SIDE) * _up(wide, max(1, _SIDE // size))
+    return math.prod(front) * pixels * _up(deep, _CHANNELS) * size
+
+
+def strips_in(size: KernelSize, shape: tuple[int, ...]) -> int:
+    """Pieces of a result. What only moves data is cut as its result is, though its own rule has no cut."""
+    if size.strips > 1 or size.kind not in _MOVING or len(shape) < 2:
+        return size.strips
+    rows = -(-shape[-2] // _ROWS)
+    return rows if len(shape) == 2 else max(rows, -(-shape[-3] // _SIDE))
+
+
+@dataclass(frozen=True, slots=True)
+class StripedResult:
+    """What a kernel makes: its kind, the kernels whose results it reads, bytes in blocks, and strips."""
+
+    kind: str
+    reads: tuple[int, ...]
+    nbytes: int
+    strips: int
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is work at all: a mere change of shape is none."""
+        return self.kind != MOVES_NOTHING
+
+
+def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int) -> int:
+    """The most that waits while any kernel runs."""
+    readers = _readers(results)
+    last = [each[-1] if each else -1 for each in readers]
+    passed_on = strips_under_way(results, vtcm_bytes)
+    needed = [
+        passed_on[number].own if number in passed_on else result.nbytes if readers[number] else 0
+        for number, result in enumerate(results)
+    ]
+    most, alive = 0, set[int]()
+    for number, result in enumerate(results):
+        if not result.exists:
+            continue
+        staying = [results[maker].nbytes for maker in alive if last[maker] > number]
+        given_up = sum(needed[maker] for maker in result.reads if last[maker] == number)
+        # An input is given up strip by strip while the result grows, so that the larger of both counts.
+        working = max(given_up, needed[number]) if result.strips > 1 else given_up + needed[number]
+        if number in passed_on:
+            working = max(working, passed_on[number].group)
+        if result.kind != _TABLE:
+            most = max(most, _spilled(staying, sum(staying) + working + _RESERVED - vtcm_bytes))
+        alive = {maker for maker in alive if last[maker] > number}
+        if last[number] > number:
+            alive.add(number)
+    return _up(most, _GRAIN)
+
+
+def _readers(results: Sequence[StripedResult]) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in results]
+    for number, result in enumerate(results):
+        if result.exists:
+            for maker in result.reads:
+                readers[maker].append(number)
+    return readers
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """Bytes of strips that are in VTCM at once: those of one result, and those of its depth-first group so far."""
+
+    own: int
+    group: int
+
+
+def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[int, PassedOn]:
+    """Of results larger than VTCM, those that never exist as a whole, because the next kernel takes strips.
+
+    Kernels that follow each other in this way run together, strip by strip, so the strips of all of them are there
+    at once. A result for whose strips no room is left is made as a whole, and a new group begins after it.
+    """
+    readers = _readers(results)
+    passed_on: dict[int, PassedOn] = {}
+    group = 0
+    for number, result in enumerate(results):
+        if not result.exists or not readers[number]:
+            continue
+        own = 0 if result.nbytes <= vtcm_bytes else _strips_held(number, results, readers[number])
+        if own and group + own + _RESERVED <= vtcm_bytes:
+            group += own
+            passed_on[number] = PassedOn(own, group)
+        else:
+            group = 0
+    return passed_on
+
+
+def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequence[int]) -> int:
+    """Bytes of the strips that the only and next reader of a result needs; 0 if it cannot take strips."""
+    result, reader = results[number], readers[0]
+    follows = not any(each.exists for each in results[number + 1 : reader])
+    if len(readers) > 1 or not follows or result.strips == 1 or results[reader].strips == 1:
+        return 0
+    strips = _STRIPS_UNDER_WINDOW if results[reader].kind in _WINDOWED else _STRIPS_HELD
+    return strips * result.nbytes // result.strips
+
+
+def _spilled(staying: Sequence[int], excess: int) -> int:
+    """Bytes that go if so many are too much: whole results that nobody needs now, the largest first."""
+    gone = 0
+    for nbytes in sorted(staying, reverse=True):
+        if gone >= excess:
+            break
+        gone += nbytes
+    return max(gone, excess) if excess > 0 else 0
+
+
+def _up(number: int, block: int) -> int:
+    return -(-number // block) * block

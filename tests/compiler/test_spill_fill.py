@@ -1,0 +1,139 @@
+"""The spill-fill buffer, rule by rule: which results wait in DDR, and how large they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from openhtp.compiler.sizes import KernelSize
+from openhtp.compiler.vtcm.spill_fill import StripedResult, block_bytes, buffer_bytes, strips_in, strips_under_way
+from openhtp.core.dtype import DType
+from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.units import MIB
+
+KIB = 1024
+
+
+def result(nbytes: int, *reads: int, strips: int = 64, kind: str = "conv") -> StripedResult:
+    return StripedResult(kind, reads, nbytes, strips)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "nbytes"),
+    [
+        ((1, 56, 56, 256), DType.FLOAT_32, 56 * 56 * 256 * 2),
+        ((1, 14, 14, 1024), DType.FLOAT_32, 16 * 16 * 1024 * 2),
+        ((1, 28, 28, 24), DType.FLOAT_32, 32 * 28 * 32 * 2),
+        ((1, 28, 28, 24), DType.UFIXED_POINT_8, 32 * 32 * 32),
+        ((1, 224, 224, 3), DType.FLOAT_32, 224 * 224 * 3 * 2),
+        ((197, 768), DType.FLOAT_32, 200 * 768 * 2),
+        ((1000,), DType.FLOAT_32, 8 * 1024 * 2),
+    ],
+)
+def test_tensors_lie_in_whole_blocks(shape: tuple[int, ...], dtype: DType, nbytes: int) -> None:
+    spec = TensorSpec("t", shape, dtype, kind=TensorKind.NATIVE)
+    assert block_bytes(spec, half=True) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "windowed", "nbytes"),
+    [
+        ((1, 1, 999, 512), True, 8 * 1000 * 512 * 2),  # a convolution in time
+        ((1, 1, 999, 512), False, 1000 * 512 * 2),
+        ((1, 999, 1, 512), True, 1000 * 512 * 2),
+        ((1, 1, 1, 512), True, 8 * 512 * 2),
+    ],
+)
+def test_a_row_of_pixels_is_a_picture_where_a_window_moved_over_it(
+    shape: tuple[int, ...], windowed: bool, nbytes: int
+) -> None:
+    spec = TensorSpec("t", shape, DType.FLOAT_32, kind=TensorKind.NATIVE)
+    assert block_bytes(spec, half=True, windowed=windowed) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("own", "shape", "strips"),
+    [
+        (113, (1, 901, 161, 128), 113),  # the op's own rule says how
+        (1, (1, 384, 384, 21), 48),  # strips of 8 rows of a picture
+        (1, (64, 3, 49, 32), 2),  # rows of a matrix, 32 at a time
+        (1, (196, 768), 7),
+        (1, (1000,), 1),
+    ],
+)
+def test_what_only_moves_data_is_cut_as_its_result_is(own: int, shape: tuple[int, ...], strips: int) -> None:
+    assert strips_in(KernelSize(name="k", op="Transpose", kind="permute", strips=own), shape) == strips
+
+
+def test_other_ops_are_cut_by_their_own_rule_only() -> None:
+    assert strips_in(KernelSize(name="k", op="Resize", kind="resize"), (1, 384, 384, 21)) == 1
+
+
+def test_a_chain_of_results_that_fit_spills_nothing() -> None:
+    chain = [result(512 * KIB), *(result(512 * KIB, number) for number in range(3))]
+    assert buffer_bytes(chain, MIB) == 0
+
+
+def test_a_result_that_is_needed_later_goes_whole() -> None:
+    residual = [
+        result(768 * KIB),
+        result(128 * KIB, 0),
+        result(768 * KIB, 1),
+        result(768 * KIB, 0, 2),
+        result(64 * KIB, 3),
+    ]
+    assert buffer_bytes(residual, MIB) == 1024 * KIB  # 768 of it and what is too much of the sum's own
+    assert buffer_bytes(residual, 2 * MIB) == 0
+
+
+def speech_quality() -> list[StripedResult]:
+    """The large results of a network that judges speech: 901 x 161 pixels, 128, 64, 64 and 32 channels."""
+    sizes = (37064, 18532, 18532, 9266)
+    chain = [result(kib * KIB, *([number - 1] if number else []), strips=113) for number, kib in enumerate(sizes)]
+    return [*chain, result(2280 * KIB, 3, strips=57, kind="pool"), result(64 * KIB, 4)]
+
+
+@pytest.mark.parametrize(
+    ("vtcm_mb", "in_strips", "waiting_mb"),
+    [
+        (1, [3, 4], 36),  # not even the strips of the first result fit
+        (2, [0, 2, 3, 4], 17),  # those of the first fit, those of the second besides do not
+        (4, [0, 1, 2, 3], 0),
+    ],
+)
+def test_kernels_run_strip_by_strip_as_far_as_the_strips_of_all_of_them_fit(
+    vtcm_mb: int, in_strips: list[int], waiting_mb: int
+) -> None:
+    chain = speech_quality()
+    assert sorted(strips_under_way(chain, vtcm_mb * MIB)) == in_strips
+    assert round(buffer_bytes(chain, vtcm_mb * MIB) / MIB) == waiting_mb
+
+
+def test_strips_are_only_passed_to_one_reader_that_can_take_them() -> None:
+    large, small = 32 * MIB, 64 * KIB
+    assert strips_under_way([result(large), result(small, 0)], 8 * MIB)
+    assert not strips_under_way([result(large), result(small, 0, strips=1)], 8 * MIB)
+    assert not strips_under_way([result(large), result(small, 0), result(small, 0, 1)], 8 * MIB)
+
+
+def test_fewer_strips_wait_for_an_op_without_a_window() -> None:
+    (windowed,) = strips_under_way([result(32 * MIB), result(64, 0)], 8 * MIB).values()
+    (pointwise,) = strips_under_way([result(32 * MIB), result(64, 0, kind="unary")], 8 * MIB).values()
+    assert (windowed.own, pointwise.own) == (2 * MIB, MIB)
+
+
+def test_a_mere_change_of_shape_is_no_reader() -> None:
+    chain = [result(32 * MIB), result(32 * MIB, 0, kind="reshape"), result(32 * MIB, 0), result(0, 2)]
+    assert buffer_bytes(chain, 8 * MIB) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 12 * MIB), st.sampled_from([1, 40]), st.integers(1, 3)), max_size=12))
+def test_the_buffer_has_whole_pieces_and_is_empty_where_everything_fits(rows: list[tuple[int, int, int]]) -> None:
+    results = [
+        result(nbytes, *sorted({maker for maker in (number - 1, number - back) if maker >= 0}), strips=strips)
+        for number, (nbytes, strips, back) in enumerate(rows)
+    ]
+    assert buffer_bytes(results, 1024 * MIB) == 0
+    spilled = buffer_bytes(results, MIB)
+    assert spilled % (64 * KIB) == 0
+    assert spilled <= sum(nbytes for nbytes, _, _ in rows) + MIB
