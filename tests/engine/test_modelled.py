@@ -9,10 +9,10 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core.errors import InvalidArgument
-from openhtp.engine.modelled import ModelledEngine
 from openhtp.engine.protocol import Engine, LoadedProgram, Run
 from openhtp.frontend.onnx_import import load
 from openhtp.testing import virtual_device
+from openhtp.testing.devices import ModelledEngine
 
 
 def test_it_has_the_steps_of_the_program_and_leaves_outputs_alone() -> None:

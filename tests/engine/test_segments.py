@@ -87,9 +87,15 @@ def test_strips_end_where_tiles_do(ends: tuple[int, ...], pieces: int, chosen: t
     assert even_ends(ends, pieces) == chosen
 
 
-def test_a_node_that_is_alone_has_a_segment_of_its_own() -> None:
-    segments = cut(CHAIN, ["y"], step_of, [2], alone=lambda node: node.output[0] == "c")
+def test_a_run_of_nodes_has_a_segment_of_its_own() -> None:
+    segments = cut(CHAIN, ["y"], step_of, [2], run_of=lambda node: {"c": "first"}.get(node.output[0]))
     assert names(segments) == ["a b", "c", "d y"]
+    segments = cut(CHAIN, ["y"], step_of, [2], run_of=lambda node: {"c": "first", "d": "next"}.get(node.output[0]))
+    assert names(segments) == ["a b", "c", "d", "y"]
+    segments = cut(
+        CHAIN, ["y"], step_of, [2], run_of=lambda node: {"c": "first", "d": "first"}.get(node.output[0])
+    )
+    assert names(segments) == ["a b", "c d", "y"]
 
 
 def test_segments_are_steps_between_cuts_and_name_what_crosses() -> None:

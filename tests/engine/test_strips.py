@@ -157,7 +157,7 @@ def test_any_window_gives_the_same_in_strips(
 
 def test_several_images_are_computed_whole(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> None:
     program = network(batch=2)
-    assert not in_pieces(program, 3).rows
+    assert not in_pieces(program, 3).ends
     OrtEngine().load(program)
 
 
@@ -211,3 +211,84 @@ def test_windows_that_do_not_fit_are_refused(
     with caplog.at_level(logging.INFO):
         assert loaded_from(changed) is None
     assert why in caplog.text
+
+
+# Float convolutions, by channels.
+
+
+def float_network(*, channels: int, filters: int, kernel: int = 3, activation: bool = False) -> HtpProgram:
+    """A convolution of an image, perhaps with a Relu, and a sum of its result with itself."""
+    rng = np.random.default_rng(channels + filters)
+    builder = GraphBuilder("g")
+
+    def add(name: str, shape: tuple[int, ...], kind: TensorKind) -> TensorSpec:
+        spec = TensorSpec(name, shape, DType.FLOAT_32, None, kind)
+        builder.add_tensor(spec, rng.normal(size=shape).astype(np.float32) if kind is TensorKind.STATIC else None)
+        return spec
+
+    x = add("x", (1, 24, 40, channels), TensorKind.APP_WRITE)
+    weights = add("w", (kernel, kernel, channels, filters), TensorKind.STATIC)
+    bias = add("b", (filters,), TensorKind.STATIC)
+    y = add("conv", (1, 24, 40, filters), TensorKind.NATIVE)
+    pads = [[kernel // 2] * 2] * 2
+    builder.add_node(OpCall("Conv2d", "conv", (x, weights, bias), (y,), {"stride": [1, 1], "pad_amount": pads}))
+    if activation:
+        bounded = add("bounded", y.shape, TensorKind.NATIVE)
+        builder.add_node(OpCall("Relu", "bounded", (y,), (bounded,)))
+        y = bounded
+    out = add("out", y.shape, TensorKind.APP_READ)
+    builder.add_node(OpCall("ElementWiseAdd", "end", (y, y), (out,)))
+    return compile_graph(builder.finish(), "SM8650")
+
+
+def computed_floats(loaded: OrtProgram, program: HtpProgram) -> np.ndarray:
+    (source,), (result,) = program.inputs, program.outputs
+    x = np.random.default_rng(1).normal(size=source.shape).astype(np.float32)
+    y = np.zeros(result.shape, np.float32)
+    run = loaded.bind({source.name: x, result.name: y})
+    for step in range(loaded.steps):
+        run.step(step)
+    return y
+
+
+@pytest.mark.parametrize("activation", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "filters", "kernel"),
+    [(3, 64, 3), (64, 64, 3), (64, 64, 1), (32, 40, 3), (20, 72, 3), (7, 50, 5)],
+)
+def test_float_convolutions_are_cut_by_channels_with_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, channels: int, filters: int, kernel: int, *, activation: bool
+) -> None:
+    program = float_network(channels=channels, filters=filters, kernel=kernel, activation=activation)
+    expected = computed_floats(OrtEngine(yield_points=False).load(program), program)
+    assert expected.std() > 1
+    seconds = segments.step_seconds(program)
+    longest = max(seconds) / 3 / segments._STRIP_SHARE
+    monkeypatch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+    cuts = segments.cuts_of(program)
+    (ends,) = cuts.ends.values()
+    assert ends == tuple(even_blocks(filters))
+    loaded = OrtEngine().load(program)
+    assert loaded.steps == cuts.segments
+    np.testing.assert_array_equal(computed_floats(loaded, program), expected)
+
+
+def even_blocks(filters: int) -> list[int]:
+    """Ends of three parts, in blocks of 16 filters; of as many parts as there are blocks if there are fewer."""
+    blocks = -(-filters // 16)
+    parts = min(3, blocks)
+    return [16 * round(blocks * part / parts) for part in range(1, parts)]
+
+
+def test_parts_by_channels_are_stored_and_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = float_network(channels=64, filters=64)
+    longest = max(segments.step_seconds(program)) / 3 / segments._STRIP_SHARE
+    monkeypatch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+    # Whatever its size, it is worth storing.
+    monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
+    packed = OrtEngine().pack(program)
+    loaded = loaded_from(packed)
+    assert loaded is not None
+    assert loaded.steps == segments.cuts_of(program).segments > 2
+    expected = computed_floats(OrtEngine(yield_points=False).load(program), program)
+    np.testing.assert_array_equal(computed_floats(loaded, program), expected)

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_op import Given, call_of
+from onnx import helper
 from ops_cases import Case, all_cases, make_case, real, run_case
 
 import openhtp as htp
+from openhtp.compiler.driver import compile_graph
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind
+from openhtp.engine.lowering import lower_program
+from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op, op_names, resolve
 
 X = np.array([[1.0, np.inf, -np.inf, np.nan]], np.float32)
@@ -35,6 +40,23 @@ def test_what_is_found(op: str, params: dict[str, bool], expected: list[int]) ->
         graph.add_node(op, inputs=[x], outputs=[o], params=params)
         graph.finalize()
         assert graph.execute({"x": X})["o"].astype(int).tolist() == [expected]
+
+
+@pytest.mark.parametrize(("word", "between"), [("n8", 6), ("u8", 6), ("s8", 6), ("u16", 6), ("n32", 7)])
+def test_casts_of_numbers_that_a_type_lacks_keep_the_lowest_bits(word: str, between: int) -> None:
+    """On every processor: straight from a float, a negative number as an unsigned one is 0 on some of them."""
+    numbers = np.array([[-1.0, -3.75, 300.75, -40000.0, 40000.0]], np.float32)
+    case = call_of("Cast", [Given(numbers)], [(numbers.shape, word)], {})
+    (cast,) = run_case(case)
+    np.testing.assert_array_equal(cast, np.trunc(numbers).astype(np.int64).astype(cast.dtype))
+    builder = GraphBuilder("cast")
+    for spec in (*case.call.inputs, *case.call.outputs):
+        assert spec is not None
+        builder.add_tensor(spec)
+    builder.add_node(case.call)
+    model = lower_program(compile_graph(builder.finish(), "SM8650")).model
+    targets = [node.attribute[0].i for node in model.graph.node if node.op_type == "Cast"]
+    assert targets[-2:] == [between, helper.np_dtype_to_tensor_dtype(cast.dtype)]
 
 
 _LARGEST_OF_THE_REST = "the largest, or smallest, of the other numbers, as on ONNX Runtime"

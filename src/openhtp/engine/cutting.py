@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,17 @@ from openhtp.engine.sessions import (
     session_options,
     shared,
 )
-from openhtp.engine.strips import RowWindow, Strip, can_be_cut, cut_into_strips
+from openhtp.engine.strips import (
+    FilterPart,
+    RowWindow,
+    Strip,
+    can_be_cut,
+    cut_by_channels,
+    cut_into_channels,
+    cut_into_strips,
+    is_channel_last,
+    stays_in_strips,
+)
 from openhtp.engine.values import Rounding
 from openhtp.program.htp_program import HtpProgram
 
@@ -82,7 +93,7 @@ class _Cutting:
         self._flowing = flowing
         self._flows: set[str] = set()
         self._model = model
-        self._external = _write_folded_outputs(model, external)
+        self._external = dict(_write_folded_outputs(model, external))
         self._cuts = cuts
         self._threads = threads
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -91,6 +102,7 @@ class _Cutting:
         self._stages: list[SegmentSession] = []
         self._buffers: dict[str, SegmentBuffer] = {}
         self._windows: dict[str, RowWindow] = {}
+        self._cut_from: dict[str, FilterPart] = {}
         # What each part reads and makes, of whatever it has but windows.
         self._lives: list[Segment] = []
 
@@ -98,7 +110,8 @@ class _Cutting:
         """All parts and their sessions. None if the shape of something between two is not known."""
         outputs = [value.name for value in self._model.graph.output]
         nodes = used_nodes(self._model.graph.node, outputs)
-        for segment in cut(nodes, outputs, _step_of, self._cuts.after, self._is_cut):
+        runs = self._runs_in_strips(nodes, outputs)
+        for segment in cut(nodes, outputs, _step_of, self._cuts.after, lambda node: runs.get(id(node))):
             strips = self._strips(segment)
             if strips is None:
                 self._open(segment)
@@ -113,40 +126,85 @@ class _Cutting:
         return PreparedSegments(
             tuple(self._parts),
             Staged(tuple(self._stages), placed, tuple(slot_bytes), self._windows, frozenset(self._flows)),
+            {part.of: self._external[part.of] for part in self._cut_from.values()},
         )
 
-    def _is_cut(self, node: Any) -> bool:
-        return _step_of(node) in self._cuts.rows and can_be_cut(node)
+    def _runs_in_strips(self, nodes: Sequence[Any], outputs: Sequence[str]) -> dict[int, str]:
+        """The convolution in whose strips a node is computed, by the node's identity."""
+        readers = Counter(name for node in nodes for name in node.input)
+        readers.update(outputs)
+        runs: dict[int, str] = {}
+        carried: dict[str, str] = {}  # the run that makes a value which nothing but the next node reads
+        for node in nodes:
+            run = carried.pop(node.input[0], None) if node.input and stays_in_strips(node) else None
+            if run is None and _step_of(node) in self._cuts.ends and (can_be_cut(node) or self._has_parts(node)):
+                run = node.output[0]
+            if run is None:
+                continue
+            runs[id(node)] = run
+            if readers[node.output[0]] == 1 and node.output[0] not in outputs and not is_channel_last(node):
+                carried[node.output[0]] = run
+        return runs
+
+    def _has_parts(self, node: Any) -> bool:
+        """Whether a node is a convolution by channels whose filters can be taken apart."""
+        return cut_by_channels(node) and all(
+            name in self._external or self._initializers[name].raw_data if name in self._initializers else False
+            for name in node.input[1:]
+        )
 
     def _strips(self, segment: Segment) -> tuple[list[Strip], RowWindow] | None:
         """The strips of a convolution that is long enough for it, and all of its result."""
         node = segment.nodes[0]
-        if len(segment.nodes) != 1 or not self._is_cut(node) or node.input[0] not in self._known:
+        ends = self._cuts.ends.get(_step_of(node) or 0, ())
+        if not ends or node.input[0] not in self._known:
             return None
         value = self._known[node.input[0]].type.tensor_type
         shape = tuple(size.dim_value for size in value.shape.dim)
         source = RowWindow(node.input[0], 0, numpy_type(value.elem_type), shape)
-        filters, zero = self._initializers[node.input[3]], self._initializers[node.input[7]]
-        ends = self._cuts.rows[_step_of(node) or 0]
-        return cut_into_strips(node, source, filters.dims[0], numpy_type(zero.data_type), ends)
+        if len(segment.nodes) == 1 and can_be_cut(node):
+            filters, zero = self._initializers[node.input[3]], self._initializers[node.input[7]]
+            return cut_into_strips(node, source, filters.dims[0], numpy_type(zero.data_type), ends)
+        if self._has_parts(node) and all(map(stays_in_strips, segment.nodes[1:])):
+            return cut_into_channels(segment.nodes, source, self._initializers[node.input[1]].dims[0], ends)
+        return None
 
     def _open_strips(self, segment: Segment, strips: Sequence[Strip], whole: RowWindow) -> None:
-        constants = segment.nodes[0].input[1:]
         for strip in strips:
-            (read, source), (written, _) = strip.read, strip.written
-            self._windows |= dict((strip.read, strip.written))
-            self._known[read] = make_value_info(read, onnx_type(source.dtype), source.shape)
-            self._open(Segment((strip.node,), (read, *constants), (written,)))
+            self._windows |= strip.windows
+            if strip.source in strip.windows:
+                source = strip.windows[strip.source]
+                self._known[strip.source] = make_value_info(strip.source, onnx_type(source.dtype), source.shape)
+            for name, part in strip.filters.items():
+                self._take_part(name, part)
+            constants = (name for node in strip.nodes for name in node.input if name in self._initializers)
+            self._open(Segment(strip.nodes, (strip.source, *constants), (strip.written,)))
             # From the second strip on, the result is there already and has to stay.
             writes = (whole.of,) if strip is strips[0] else ()
-            self._lives.append(Segment((), (source.of, *(() if writes else (whole.of,))), writes))
+            source_of = strip.windows[strip.source].of if strip.source in strip.windows else strip.source
+            self._lives.append(Segment((), (source_of, *(() if writes else (whole.of,))), writes))
         self._keep(whole.of, whole.dtype, whole.shape)
+
+    def _take_part(self, name: str, part: FilterPart) -> None:
+        """Make a constant of some entries of another."""
+        whole = self._initializers[part.of]
+        tensor = TensorProto(name=name, data_type=whole.data_type, dims=(part.last - part.first, *whole.dims[1:]))
+        if part.of in self._external:
+            self._external[name] = self._external[part.of][part.first : part.last]
+            self._cut_from[name] = part
+        else:
+            entry_bytes = len(whole.raw_data) // whole.dims[0]
+            tensor.raw_data = whole.raw_data[part.first * entry_bytes : part.last * entry_bytes]
+        self._initializers[name] = tensor
 
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known)
         stage = part.open(self._threads, flowing=self._flowing)
         if isinstance(stage.session, NativeSession):  # then that is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
+        cut_from = {name: self._cut_from[name] for name in part.constants if name in self._cut_from}
+        if cut_from:
+            part = dataclasses.replace(part, cut_from=cut_from)
         self._parts.append(part)
         self._stages.append(stage)
 

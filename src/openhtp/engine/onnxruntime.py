@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from typing import Any
 
 TELEMETRY_SWITCH = "ORT_DISABLE_TELEMETRY"
@@ -16,9 +17,27 @@ os.environ.setdefault(TELEMETRY_SWITCH, "1")
 
 import onnxruntime  # noqa: E402  # after the switch
 
-__all__ = ["TELEMETRY_SWITCH", "onnxruntime", "part"]
+__all__ = ["TELEMETRY_SWITCH", "onnxruntime", "part", "refusal_in_words"]
+
+# How ONNX Runtime refuses a file of a newer ONNX, and what is to be done about it.
+_TOO_NEW = (
+    (r"IR version: (\d+), max supported IR version: (\d+)", "IR version", "model.ir_version ="),
+    (r"Opset (\d+) is under development.* till opset (\d+)", "opset", "opset"),
+)
 
 
 def part(name: str) -> Any:
     """A module of the package that its top level does not bring in (``quantization``, say)."""
     return importlib.import_module(f"onnxruntime.{name}")
+
+
+def refusal_in_words(error: Exception) -> str:
+    """Why it does not take a model. By default, the ``onnx`` package writes newer files than it reads."""
+    for pattern, version, remedy in _TOO_NEW:
+        match = re.search(pattern, str(error), re.DOTALL)
+        if match is not None:
+            return (
+                f"the model has {version} {match[1]}, and at most {match[2]} is read by ONNX Runtime"
+                f" {onnxruntime.__version__}; save it with {remedy} {match[2]}"
+            )
+    return str(error)

@@ -18,26 +18,26 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
+from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
-from openhtp.engine.flowing import FlowingRun
 from openhtp.engine.lowering import lower_program
 from openhtp.engine.native import failure, native
 from openhtp.engine.native_kv import Mirrors, NativeState
-from openhtp.engine.opened import BoundSession
+from openhtp.engine.opened import BoundSession, PackagedSession
 from openhtp.engine.own_ops import ChainedProgram, has_own_ops, load_in_turns
 from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.segments import cuts_of
-from openhtp.engine.sessions import Staged
+from openhtp.engine.sessions import SegmentSession, Staged
 from openhtp.engine.workshop import Workshop, give_back_copies
 from openhtp.hw.soc import SocSpec
 from openhtp.program.chip_program import pack_chip_program
 from openhtp.program.container import make_section
-from openhtp.program.htp_program import HtpProgram, NativeKv, spill_fill_bytes
+from openhtp.program.htp_program import HtpProgram, NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,39 @@ class OrtRun:
     def rehearse(self) -> bool:
         """Compute the first segment, as nobody's step; whether it could be, from what lies in its arrays."""
         return not self._calls[0]()
+
+
+class FlowingRun:
+    """One execution whose sizes are only known when it runs, in several stages between which it may yield.
+
+    Has the client's arrays, and values that live until their last reader has run. The runtime makes the values
+    between two stages itself, in the size that they turn out to have, and the next stage reads them where they
+    lie. So nothing is bound ahead, which costs some microseconds a stage.
+    """
+
+    __slots__ = ("_ends", "_last_reader", "_stages", "_values")
+
+    def __init__(self, stages: Sequence[SegmentSession], ends: Mapping[str, Array]) -> None:
+        self._stages = stages
+        self._ends = ends
+        self._last_reader = {name: place for place, stage in enumerate(stages) for name in stage.inputs}
+        self._values: dict[str, Any] = {}
+
+    def step(self, index: int) -> None:
+        """Compute one stage."""
+        stage = self._stages[index]
+        session = stage.session
+        assert isinstance(session, PackagedSession)
+        if index == 0:
+            self._values.clear()  # of an execution that did not come to its end
+        places = {name: self._ends[name] if name in self._ends else self._values[name] for name in stage.inputs}
+        targets = {name: self._ends.get(name) for name in stage.outputs}
+        try:
+            self._values |= session.flow(places, targets)
+        except Exception as error:
+            raise ExecutionError(f"step {index} failed in the CPU runtime: {error}") from error
+        for name in [name for name in self._values if self._last_reader.get(name, -1) <= index]:
+            del self._values[name]
 
 
 class NativeRun:

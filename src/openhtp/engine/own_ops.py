@@ -19,6 +19,7 @@ from openhtp.compiler.passes.assign_kinds import assign_units
 from openhtp.compiler.passes.mark_steps import mark_steps
 from openhtp.compiler.passes.measure_buffers import measure_buffers
 from openhtp.compiler.vtcm.place import vtcm_peak_bytes
+from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes
 from openhtp.core import status as st
 from openhtp.core.checks import shown
 from openhtp.core.errors import ExecutionError, InvalidArgument, UnsupportedFeature, error_context
@@ -28,7 +29,7 @@ from openhtp.engine.limited_calls import CallFailed, CallTookTooLong, call_withi
 from openhtp.engine.protocol import Arrays, LoadedProgram, Run, UpdateableProgram
 from openhtp.ops import Node, op_of
 from openhtp.ops._packages import Compute, OwnOp
-from openhtp.program.htp_program import HtpProgram, Kernel, spill_fill_bytes
+from openhtp.program.htp_program import HtpProgram, Kernel
 from openhtp.program.qnn_program import QnnProgram
 
 Array = npt.NDArray[Any]

@@ -55,13 +55,17 @@ class Unusable(Exception):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A large constant, and the number of the blob that holds its data, or what that is ``made`` from."""
+    """A large constant, and the number of the blob that holds its data, or what that is ``made`` from.
+
+    ``begin`` is the byte from which on it is a part of what the blob holds.
+    """
 
     name: str
     dtype: int
     shape: list[Count]
     blob: Count
     made: Dequantized | None = None
+    begin: Count | None = None
 
     @property
     def nbytes(self) -> int:
@@ -127,9 +131,20 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
     for part in prepared.parts:
         inspect_part(part.model, part.constants)
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
-    origins, lies_in = find_origins(program.source, constants)
-    stored = [origins[name].stored if name in origins else array for name, array in constants.items()]
-    packed, places = pack_program(program.source, stored, lies_in, compact=True)
+    cut_from = {name: piece for part in prepared.parts for name, piece in part.cut_from.items()}
+    # Of what was cut into parts, the whole is stored: it is the program's, too, and perhaps another graph's.
+    kept = {name: array for name, array in constants.items() if name not in cut_from} | dict(prepared.whole)
+    origins, lies_in = find_origins(program.source, kept)
+    stored = [origins[name].stored if name in origins else array for name, array in kept.items()]
+    packed, blobs = pack_program(program.source, stored, lies_in, compact=True)
+    blob_of = dict(zip(kept, blobs, strict=True))
+
+    def words_of(name: str, array: Array) -> Constant:
+        whole = cut_from[name].of if name in cut_from else name
+        begin = None if whole is name else cut_from[name].first * (array.nbytes // array.shape[0])
+        made = origins[whole].how if whole in origins else None
+        return Constant(name, onnx_type(array.dtype), list(array.shape), blob_of[whole], made, begin)
+
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
     manifest = Manifest(
@@ -137,16 +152,7 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
         soc=program.soc.name,
         program=packed.identity(),
         blobs=[_checksum(blob, blob.read()) for blob in packed.blobs],
-        constants=[
-            Constant(
-                name,
-                onnx_type(array.dtype),
-                list(array.shape),
-                place,
-                origins[name].how if name in origins else None,
-            )
-            for (name, array), place in zip(constants.items(), places, strict=True)
-        ],
+        constants=[words_of(name, array) for name, array in constants.items()],
         parts=[
             PartWords(
                 part.model,
@@ -236,7 +242,10 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             model,
             words.inputs,
             words.outputs,
-            [(one.name, one.dtype, one.shape, one.made, packed.blobs[one.blob].place) for one in constants],
+            [
+                (one.name, one.dtype, one.shape, one.made, one.begin, packed.blobs[one.blob].place)
+                for one in constants
+            ],
             threads,
         )
     )
@@ -317,7 +326,7 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
     """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
 
     def make() -> Array:
-        array = _array(constant, _data_of(packed, manifest, [constant.blob])[constant.blob])
+        array = _whole(constant, _data_of(packed, manifest, [constant.blob])[constant.blob])
         return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
     shared = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)
@@ -325,16 +334,22 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
 
 
 def _array(constant: Constant, data: memoryview) -> Array:
+    return _typed(constant, _whole(constant, data).data)
+
+
+def _whole(constant: Constant, data: memoryview) -> Array:
+    """The bytes of a constant, or of that which it is a part of."""
     if constant.made is None:
-        return _typed(constant, data)
+        return np.frombuffer(data, np.uint8)
     try:
-        real = dequantize(constant.made, data)
+        return dequantize(constant.made, data).reshape(-1).view(np.uint8)
     except ValueError as error:
         raise Unusable(f"constant {constant.name!r} cannot be made: {error}") from error
-    return _typed(constant, real.view(np.uint8).data)
 
 
 def _typed(constant: Constant, data: memoryview) -> Array:
+    if constant.begin is not None:
+        data = data[constant.begin : constant.begin + constant.nbytes]
     if constant.nbytes != data.nbytes:
         raise Unusable(f"constant {constant.name!r} has another size than its data")
     return np.frombuffer(data, _dtype(constant.dtype)).reshape(constant.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -25,6 +25,14 @@ class Run(Protocol):
 
     def step(self, index: int) -> None:
         """Compute one step. Raises a QnnError when the computation itself fails."""
+
+
+@runtime_checkable
+class StoppableRun(Run, Protocol):
+    """A run whose step can be interrupted."""
+
+    def stop(self) -> None:
+        """End the step under way soon, or the next one at once, without results. Called on any thread, once."""
 
 
 class LoadedProgram(Protocol):
@@ -51,6 +59,25 @@ class LoadedProgram(Protocol):
 
     def close(self) -> None:
         """Give back memory and threads."""
+
+
+class SharedRange(NamedTuple):
+    """Where an array lies: at ``offset`` in the memory of a descriptor, which has ``nbytes``."""
+
+    fd: int
+    nbytes: int
+    offset: int
+
+
+@runtime_checkable
+class MappingProgram(LoadedProgram, Protocol):
+    """A program whose hardware maps shared memory by its descriptor."""
+
+    def bind_shared(self, arrays: Arrays, ranges: Mapping[str, SharedRange]) -> Run:
+        """Bind as ``bind`` does; ``ranges`` says of arrays in shared memory where they lie.
+
+        The descriptors are open while the Run is bound, and not necessarily any longer.
+        """
 
 
 @runtime_checkable

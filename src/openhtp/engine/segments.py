@@ -2,7 +2,7 @@
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
 machine a cut costs some 15 microseconds, most of it as the computing left nothing of what is done there in the
-caches. So steps are joined to segments of at most 4 % of the whole or a millisecond, whichever is longer.
+caches. So steps are joined to segments of at most 4 % of the whole or 0.6 ms, whichever is longer.
 A convolution that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from openhtp.engine.strips import CHANNEL_BLOCK
 from openhtp.ops import Work, op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 
 MAX_SEGMENTS = 64
 # Rates of one CPU core with VNNI, measured on convolutional networks; only used to decide where to cut, so what
 # counts is their ratio.
-_INTEGER_MACS_PER_SECOND = 2.2e11
+_INTEGER_MACS_PER_SECOND = 2.6e11
 _FLOAT_MACS_PER_SECOND = 5.7e10
 _VECTOR_OPS_PER_SECOND = 8.5e9
 # Pooling: comparing or adding what lies side by side.
@@ -34,42 +35,74 @@ _WEIGHT_BYTES_PER_SECOND = 1.5e10
 _PIECES_PER_SECOND = 1e9
 # No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
 _LONGEST_SHARE = 0.04
-_SEGMENT_SECONDS = 1e-3
+_SEGMENT_SECONDS = 6e-4
 # A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
 _STRIP_SHARE = 0.7
 # What a cut costs, apart from what crosses it.
 _CUT_SECONDS = 1.5e-5
 # Where each filter has one channel, matrix kernels do not help.
 _DEPTHWISE_MACS_PER_SECOND = 1.5e10
+# Sums of 8-bit products become 8 bits again, those of a block at once; channels beyond whole blocks take longer.
+_REQUANTIZED_PER_SECOND = 2.5e9
+_BLOCK_CHANNELS = 16
 # By kind of op, how many times as long it takes in 8 bits and in floats as its work says: there is no integer
-# kernel for it, or it moves single elements. Measured on 24 networks that are not ours.
-_SLOWER = {"batchnorm": (4.3, 1.9), "resize": (4.1, 1.6), "reduce": (4.0, 1.0), "transpose": (2.3, 1.6)}
+# kernel for it, or it moves single elements. Fitted to 950 segments of 24 networks that are not ours and five of
+# ours.
+_SLOWER = {
+    "add": (1.5, 1.3),
+    "affine": (2.4, 1.0),
+    "batchnorm": (1.5, 2.3),
+    "concat": (2.2, 1.5),
+    "divide": (0.65, 0.55),
+    "fully_connected": (1.4, 1.1),
+    "matmul": (1.8, 1.2),
+    "pool": (1.8, 1.9),
+    "reduce": (7.0, 2.5),
+    "resize": (4.6, 3.0),
+    "transpose": (5.0, 1.2),
+}
 _AS_SAID = (1.0, 1.0)
+# A convolution that makes more pixels than it reads: it has no integer kernel, and adds results up in memory.
+_UPSAMPLING = (4.0, 2.1)
+# A convolution of a picture has to put the few channels of its pixels together first.
+_PICTURE_CHANNELS = 4
+_PICTURE = (3.0, 1.3)
+# In 8 bits, the factors of channels are applied pixel by pixel, each time by a call of its own.
+_SCALED_PIXELS_PER_SECOND = 3e7
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPattern:
     """What an op looks at for one result: channels at a time, pieces of memory that are put together for it.
 
-    And the bytes of its weights; pooling has none, nor channels to add up.
+    And the bytes of its weights and how many sums it makes; pooling has neither, nor channels to add up.
     """
 
     depth: int = 0
     pieces: int = 0
     weight_bytes: int = 0
+    sums: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a program is cut: after how many steps, and after which rows of the result of a step."""
+    """Where a program is cut: after how many steps, and inside which, at the ends of rows or channels.
+
+    ``input_apart``: the first step is cut, and what it reads is rounded and put in order in a segment before it.
+    """
 
     after: tuple[int, ...] = ()
-    rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    ends: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    input_apart: bool = False
 
     @property
     def segments(self) -> int:
         """How many segments that makes."""
-        return 1 + len(self.after) + sum(map(len, self.rows.values()))
+        return 1 + len(self.after) + sum(map(len, self.ends.values())) + self.input_apart
+
+    def segments_from(self, step: int) -> int:
+        """How many segments begin with this step, if any does."""
+        return 1 + len(self.ends.get(step, ())) + (self.input_apart and step == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +122,7 @@ def node_seconds(work: Work, *, integer: bool, window: ReadPattern | None = None
         weights = window.weight_bytes
         if integer:
             gathered = window.pieces / _PIECES_PER_SECOND + window.pieces * window.depth / _BYTES_PER_SECOND
+            gathered += window.sums / _REQUANTIZED_PER_SECOND
         if window.depth == 0:
             vector_rate = _WINDOW_OPS_PER_SECOND
         elif window.depth == 1:
@@ -110,9 +144,24 @@ def step_seconds(program: HtpProgram) -> list[float]:
 
 
 def _seconds(program: HtpProgram, node: HtpNode) -> float:
-    integer = program.tensors[node.outputs[0]].dtype.bits == 8
-    slower = _SLOWER.get(op_of(node).kind or "", _AS_SAID)[0 if integer else 1]
-    return slower * node_seconds(node.work, integer=integer, window=_window(program, node))
+    op, result = op_of(node), program.tensors[node.outputs[0]]
+    integer, window = result.dtype.bits == 8, _window(program, node)
+    slower = _SLOWER.get(op.kind or "", _AS_SAID)
+    if op.kind == "conv" and _adds_pixels(program, node):
+        slower = _UPSAMPLING
+    elif op.kind == "conv" and window is not None and window.pieces and window.depth <= _PICTURE_CHANNELS:
+        slower = _PICTURE
+    seconds = slower[0 if integer else 1] * node_seconds(node.work, integer=integer, window=window)
+    if integer and op.kind == "batchnorm":
+        seconds += math.prod(result.shape[:-1]) / _SCALED_PIXELS_PER_SECOND
+    return seconds
+
+
+def _adds_pixels(program: HtpProgram, node: HtpNode) -> bool:
+    source, result = (
+        program.tensors[name].shape for name in (node.inputs[0], node.outputs[0]) if name is not None
+    )
+    return math.prod(result[:-1]) > math.prod(source[:-1])
 
 
 def _window(program: HtpProgram, node: HtpNode) -> ReadPattern | None:
@@ -125,8 +174,12 @@ def _window(program: HtpProgram, node: HtpNode) -> ReadPattern | None:
     weights = program.tensors[node.inputs[1]]
     *sizes, depth, _ = weights.shape
     taps = math.prod(sizes)
-    pixels = math.prod(program.tensors[node.outputs[0]].shape[:-1])
-    return ReadPattern(depth, 0 if taps == 1 or depth == 1 else taps * pixels, weights.nbytes)
+    result = program.tensors[node.outputs[0]].shape
+    pieces = 0 if taps == 1 or depth == 1 else taps * math.prod(result[:-1])
+    channels = result[-1]
+    if channels % _BLOCK_CHANNELS:
+        channels += min(channels, _BLOCK_CHANNELS)
+    return ReadPattern(depth, pieces, weights.nbytes, math.prod(result[:-1]) * channels)
 
 
 def crossing_bytes(program: HtpProgram) -> list[int]:
@@ -156,23 +209,39 @@ def cuts_of(program: HtpProgram) -> Cuts:
     """
     seconds = step_seconds(program)
     longest = longest_seconds(sum(seconds))
-    rows = {}
+    ends = {}
     for number, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
-        if time > longest * _STRIP_SHARE and step.rows and _in_strips(program, step):
-            rows[number] = even_ends(step.rows, -(-time // (longest * _STRIP_SHARE)))
-    return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, rows)), rows)
+        if time > longest * _STRIP_SHARE and (possible := _possible_ends(program, step)):
+            ends[number] = even_ends(possible, -(-time // (longest * _STRIP_SHARE)))
+    input_apart = 0 in ends and program.tensors[_cut_node(program, program.steps[0]).outputs[0]].dtype.is_float
+    return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, input_apart)
 
 
-def _in_strips(program: HtpProgram, step: Step) -> bool:
-    """Whether the runtime computes a step in channel-last order, so that rows are pieces of memory."""
+def _cut_node(program: HtpProgram, step: Step) -> HtpNode:
+    return program.kernels[step.end - 1].nodes[0]
+
+
+def _possible_ends(program: HtpProgram, step: Step) -> Sequence[int]:
+    """Where a step may be left: after rows where the runtime computes channel-last, after channels in floats."""
     if program.source.is_dynamic:
-        return False
-    node = program.kernels[step.end - 1].nodes[0]
-    if op_of(node).weights is None:
-        return False
-    ends = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs) if name is not None]
-    one_image = ends[0].shape[0] == ends[-1].shape[0] == 1
-    return one_image and all(spec.dtype.is_fixed_point and spec.dtype.bits == 8 for spec in ends)
+        return ()
+    node = _cut_node(program, step)
+    op = op_of(node)
+    if op.weights is None:
+        return ()
+    tensors = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs) if name is not None]
+    source, result = tensors[0], tensors[-1]
+    if not source.shape[0] == result.shape[0] == 1:
+        return ()
+    if all(spec.dtype.is_fixed_point and spec.dtype.bits == 8 for spec in tensors):
+        return step.rows
+    if (
+        op.name != "Conv2d"
+        or not all(spec.dtype.is_float for spec in tensors)
+        or tensors[1].shape[2] != source.shape[-1]
+    ):
+        return ()  # of a convolution in groups, all filters of a group belong together
+    return range(CHANNEL_BLOCK, result.shape[-1], CHANNEL_BLOCK)
 
 
 def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
@@ -222,13 +291,13 @@ def cut(
     outputs: Sequence[str],
     step_of: Callable[[Any], int | None],
     cuts: Sequence[int],
-    alone: Callable[[Any], bool] = lambda node: False,
+    run_of: Callable[[Any], str | None] = lambda node: None,
 ) -> list[Segment]:
     """Deal the nodes of a model out to segments, each with the steps between two cuts.
 
     ``step_of`` tells which step a node was made from. Where the runtime made one node of two steps it belongs to
     the later one; a node that it made up itself goes with what it reads or, reading nothing, with what reads it.
-    A node that is ``alone`` is a segment of its own.
+    Nodes of a run of their own, which ``run_of`` names, are a segment.
     """
     numbers: dict[int, int] = {}
     segment_of: dict[str, int] = {}
@@ -250,22 +319,8 @@ def cut(
     parts: list[list[Any]] = [[] for _ in range(len(cuts) + 1)]
     for index, node in enumerate(nodes):
         parts[numbers[index]].append(node)
-    apart = (list(run) for part in parts for _, run in itertools.groupby(part, _by_turns(alone)))
+    apart = (list(run) for part in parts for _, run in itertools.groupby(part, run_of))
     return _with_borders([tuple(part) for part in apart], outputs)
-
-
-def _by_turns(alone: Callable[[Any], bool]) -> Callable[[Any], int]:
-    """Numbers for nodes one after the other: the same as long as they may be together."""
-    number, lonely = 0, False
-
-    def turn(node: Any) -> int:
-        nonlocal number, lonely
-        now = alone(node)
-        number += now or lonely
-        lonely = now
-        return number
-
-    return turn
 
 
 def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> list[Segment]:

@@ -26,7 +26,7 @@ from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, nump
 from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import ComputeSession, PackagedSession
-from openhtp.engine.strips import RowWindow
+from openhtp.engine.strips import FilterPart, RowWindow
 from openhtp.program.container import digest
 
 Array = npt.NDArray[Any]
@@ -67,7 +67,7 @@ class SegmentModel:
 
     Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
     makes a form of its own, which sessions can share unless the constant is ``apart``. With
-    ``unpacked`` it makes none at all.
+    ``unpacked`` it makes none at all. ``cut_from`` has those that are parts of larger constants.
     """
 
     model: bytes
@@ -77,6 +77,7 @@ class SegmentModel:
     in_place: frozenset[str] = frozenset()
     apart: frozenset[str] = frozenset()
     unpacked: bool = False
+    cut_from: Mapping[str, FilterPart] = dataclasses.field(default_factory=dict)
 
     def open(
         self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True, flowing: bool = False
@@ -220,10 +221,14 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSegments:
-    """The parts that a program was cut into, and its sessions, made from nothing but them."""
+    """The parts that a program was cut into, and its sessions, made from nothing but them.
+
+    ``whole`` has the constants of which segments have only parts.
+    """
 
     parts: tuple[SegmentModel, ...]
     staged: Staged
+    whole: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
 
 @cache

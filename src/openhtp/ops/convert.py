@@ -24,6 +24,8 @@ _CAST_TYPES = rows(
     "n32|i32 > n8|u8|s8|b|u16|n32|i32|i64|f32|f16",
     "i64 > n32|i32|i64|f32",
 )
+# What -1.0 or 300.0 becomes as one of these is up to the processor; of an integer, all keep the lowest bits.
+_BETWEEN = {"uint8": "int32", "int8": "int32", "uint16": "int32", "int16": "int32", "uint32": "int64"}
 
 
 def _lower_real(node: Node, e: Emitter) -> None:
@@ -47,7 +49,7 @@ def _cast_reference(node: Node, arrays: Arrays) -> Results:
         return (stored != 0,)
     if target.dtype.is_float:
         return (stored.astype(np.float64),)
-    whole = np.trunc(stored).astype(target.dtype.numpy)
+    whole = np.trunc(stored).astype(np.int64).astype(target.dtype.numpy)
     if target.quant is not None and target.dtype.is_fixed_point:
         return (target.quant.dequantize(whole),)
     return (whole,)
@@ -60,6 +62,11 @@ def _lower_cast(node: Node, e: Emitter) -> None:
         return e.put(0, stored if source.is_float else e.node("Cast", [stored], to="float32"))
     if source.numpy == target.numpy:
         return e.put_stored(0, stored)
+    if source.is_float and target.numpy.name in _BETWEEN:
+        between = np.dtype(_BETWEEN[target.numpy.name])
+        whole = e.node("Cast", [stored], to=between.name)
+        # The runtime makes one cast of two in a row.
+        stored = e.node("BitwiseAnd", [whole, e.const(np.array(-1, between))])
     return e.put_stored(0, e.node("Cast", [stored], to=target.numpy.name))
 
 

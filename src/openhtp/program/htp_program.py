@@ -222,20 +222,3 @@ class HtpProgram:
     def def_use(self) -> DefUse[Kernel]:
         """The kernel that makes each tensor, and the kernels that read it."""
         return DefUse(self.kernels, self.source.output_names)
-
-
-_PAGE = 4096
-
-
-def spill_fill_bytes(program: HtpProgram) -> int:
-    """By how much the buffers alive at once exceed the graph's VTCM, at most; in whole pages."""
-    vtcm = program.options.vtcm_bytes or program.soc.vtcm_bytes
-    changes = [0] * (len(program.kernels) + 2)
-    for buffer in program.buffers:
-        changes[buffer.first] += buffer.nbytes
-        changes[buffer.last + 1] -= buffer.nbytes
-    alive = peak = 0
-    for change in changes:
-        alive += change
-        peak = max(peak, alive)
-    return -(-max(0, peak - vtcm) // _PAGE) * _PAGE
