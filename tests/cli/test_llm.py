@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from openhtp import llm
 from openhtp.cli.main import app
 from tests.llm.test_prepared_bundle import saved_tiny
 
@@ -45,6 +46,29 @@ def test_estimates_are_modelled_and_say_so() -> None:
     rows = [(row["soc"], row["kv"]) for row in found["estimates"]]
     assert rows == [(soc, kv) for soc in ("SM8750", "SM8550") for kv in ("flat", "native")]
     assert "no rates are published" in openhtp("estimate", "llama-3.2-1b", "--soc", "SM8550")
+
+
+def test_an_estimate_needs_only_the_config_of_a_folder(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "num_hidden_layers": 26,
+        "hidden_size": 1152,
+        "head_dim": 256,
+    }
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 6912, "vocab_size": 262144}
+    (tmp_path / "gemma").mkdir()
+    (tmp_path / "gemma" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
+    rows = json.loads(openhtp("estimate", tmp_path / "gemma", "--soc", "SM8750", "--json", "-"))["estimates"]
+    assert [(row["model"], row["kv"]) for row in rows] == [("gemma", "flat"), ("gemma", "native")]
+    shape = llm.shape_of(tmp_path / "gemma")
+    assert (shape.kv_heads, shape.head_dim, shape.ffn) == (1, 256, 6912)
+    assert rows[0]["tokens_per_s"] == llm.estimate(shape, "SM8750").tokens_per_s
+
+
+def test_a_name_that_is_no_preset_is_told_of_folders() -> None:
+    output = openhtp("estimate", "nonsense", code=2)
+    assert "'nonsense' is neither a folder with a config.json here nor a preset" in output
+    assert "qwen3-4b" in output
 
 
 def test_chunks_are_shown_side_by_side() -> None:
@@ -119,7 +143,10 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     refused = openhtp("run", bundle, "It was", code=2)
     assert refused.startswith("error: ")
     assert "cannot be read" in refused
-    assert "expected one of llama-3.2-1b" in " ".join(openhtp("estimate", "gpt-9", code=2).split())
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 2, "num_local_experts": 8}')
+    assert "num_local_experts is 8" in openhtp("estimate", str(tmp_path), code=2)
+    assert "cannot read" in openhtp("estimate", str(tmp_path / "none"), code=2)
+    assert "presets are llama-3.2-1b" in " ".join(openhtp("estimate", "gpt-9", code=2).split())
     assert "such as 128,32,1" in openhtp("export", AUSTEN, "-o", tmp_path / "b", "--ar", "x", code=2)
     wrong = tmp_path / "t.npy"
     np.save(wrong, np.array([5000]))

@@ -75,6 +75,24 @@ def test_genie_writes_what_our_generator_writes(
         assert chat.answer.end == "complete"
 
 
+@pytest.mark.parametrize("kind", ["linear", "yarn", "longrope"])
+def test_genie_stretches_positions_as_our_generator_does(tmp_path: Path, kind: str) -> None:
+    checkpoint = shutil.copytree(AUSTEN, tmp_path / "checkpoint")
+    about = json.loads((checkpoint / "config.json").read_text())
+    stretching = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 256}
+    rising = [1.0 + pair / 31 for pair in range(32)]
+    divisors = {"short_factor": [1.0] * 32, "long_factor": rising} if kind == "longrope" else {}
+    (checkpoint / "config.json").write_text(json.dumps({**about, "rope_scaling": stretching | divisors}))
+    model = llm.load(checkpoint)
+    folder = llm.export(model, ar=(32, 1), rounding="nearest", calibration=CALIBRATION).save(tmp_path / kind)
+    with htp.Backend() as backend:
+        ours = llm.Generator(llm.Bundle.at(folder), backend.create_device(soc="SM8650"))
+        ids = [0, *ours.tokenizer.encode(PROMPT)]
+        expected = ours.tokenizer.decode(ours.complete(ids, max_new=40))
+    with Chat(folder) as chat:
+        assert "".join(chat.query(PROMPT, tokens=40)) == expected
+
+
 def test_parts_in_a_queue_are_right_beside_a_busy_neighbour(
     bundles: dict[str, Path], expected: str, busy: Path, tmp_path: Path
 ) -> None:

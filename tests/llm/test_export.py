@@ -56,7 +56,15 @@ def test_a_bundle_is_saved_and_opened(tiny: llm.Llama, device: htp.Device, tmp_p
     with llm.Generator(bundle, device) as one, llm.Generator(again, device) as two:
         assert one.complete([1, 2, 3], max_new=5) == two.complete([1, 2, 3], max_new=5)
     about = json.loads((tmp_path / "b" / "bundle.json").read_text())
-    for change, words in (({"version": 9}, "version 9"), ({"ar": []}, "no AR graphs"), ({"parts": "x"}, "parts")):
+    changes: list[tuple[dict[str, object], str]] = [
+        *[({"version": 9}, "version 9"), ({"ar": []}, "no AR graphs"), ({"parts": "x"}, "parts")],
+        # Layers that no part has, and parts that have none.
+        *[
+            ({"parts": [part]}, "from layer 0 to")
+            for part in ([], [0], [0, 1, 2], [0, 0], [1, 2], [-1, 2], [2, 0])
+        ],
+    ]
+    for change, words in changes:
         (tmp_path / "b" / "bundle.json").write_text(json.dumps(about | change))
         with pytest.raises(BadModel, match=words):
             llm.Bundle.at(tmp_path / "b")

@@ -56,6 +56,35 @@ def test_tokens_and_rope_scaling_of_the_checkpoint_are_told_to_genie(tiny: llm.L
     }
 
 
+_HALF = 32
+_STRETCHED = {
+    "linear": RopeScaling(kind="linear", factor=4.0, original=256),
+    "yarn": RopeScaling(kind="yarn", factor=4.0, low=1.0, high=32.0, original=64, attention=1.14),
+    "longrope, long": RopeScaling(
+        kind="longrope", factor=4.0, original=64, attention=1.15, short=(1.0,) * _HALF, long=(3.0,) * _HALF
+    ),
+    "longrope, short": RopeScaling(
+        kind="longrope", factor=4.0, original=512, attention=1.15, short=(1.5,) * _HALF, long=(3.0,) * _HALF
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _STRETCHED)
+def test_genie_turns_positions_as_the_checkpoint_does(tiny: llm.Llama, kind: str) -> None:
+    bundle = llm.export(tiny, ar=(1,))
+    config = dataclasses.replace(bundle.config, scaling=_STRETCHED[kind])
+    about = msgspec.structs.replace(bundle.about, model=config)
+    dialog = dataclasses.replace(bundle, about=about).genie_config()["dialog"]
+    told = dialog["engine"]["model"]["positional-encoding"]["rope-scaling"]
+    # What Genie makes of a factor of 1 is nothing: the scores of the graphs are stretched already.
+    assert (told["rope-type"], told["factor"]) == ("longrope", 1.0)
+    plain = config.theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+    cos, _ = config.rotations(1, 1, bundle.context)
+    for divisors in (told["short-factor"], told["long-factor"]):
+        np.testing.assert_allclose(np.cos(plain / divisors), np.ravel(cos)[:_HALF], atol=1e-6)
+    json.dumps(told)
+
+
 @pytest.mark.parametrize("given", [96, -1, "x", [1, 2.5]])
 def test_a_token_outside_the_vocabulary_is_refused(given: object) -> None:
     content = {"vocab": 96, "d": 64, "layers": 1, "heads": 1, "ffn": 64, "context": 256, "eos_token_id": given}

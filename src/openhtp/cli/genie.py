@@ -23,7 +23,7 @@ from openhtp.cli._tool_options import logged
 from openhtp.core.foreign_text import printable
 from openhtp.genie import Chat
 from openhtp.genie.calls import LogDepth
-from openhtp.genie.comparing import compare_settings
+from openhtp.genie.chat import compare_settings
 from openhtp.genie.libraries import link_libraries, require_genie
 
 app = typer.Typer(help="Genie on our library, unmodified: chat, compare, links.", no_args_is_help=True)

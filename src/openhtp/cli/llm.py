@@ -34,7 +34,7 @@ from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 from openhtp.core.model_store import user_store
 from openhtp.core.units import MS, duration_ns
-from openhtp.cost.llm import LlmEstimate, estimate_llm
+from openhtp.cost.llm import PRESETS, LlmEstimate, estimate_llm
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
 from openhtp.llm.prepared_bundle import prepare_bundle
 from openhtp.planning.chunks import ChunkRow, compare_chunks
@@ -44,10 +44,12 @@ app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexi
 
 _MOST_TEXT = 64 << 20
 _SOC = "SM8750"
-Model = Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint, or of an exported bundle.")]
+Model = Annotated[Path, typer.Argument(help="Folder of a checkpoint, or of an exported bundle.")]
 Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")]
 Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
-Context = Annotated[int | None, typer.Option(help="Tokens of the KV cache; the model's own unless given.")]
+Context = Annotated[
+    int | None, typer.Option(help="Tokens of the KV cache; the model's own, up to 4096, unless given.")
+]
 Ar = Annotated[str, typer.Option(help="Tokens that the graphs take at a time.")]
 Parts = Annotated[int, typer.Option(min=1, help="Graphs that a pass is split into.")]
 Flat = Annotated[bool, typer.Option("--flat", help="A flat KV cache instead of a native one.")]
@@ -98,7 +100,7 @@ def run(
                     store=None if no_cache else user_store(lambda line: complain(line, "yellow")),
                     progress=told,
                     precision=precision,
-                    native_kv=not flat,
+                    native_kv=False if flat else None,
                 )
                 told("loading the graphs onto the device", 0.0)
                 chat = lm.Generator(prepared.bundle, device, lookahead=lookahead, adapter=prepared.adapter)
@@ -143,7 +145,7 @@ async def _stream(chat: lm.Generator, prompt: str, tokens: int, sampling: lm.Sam
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a checkpoint (Hugging Face).")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the bundle to.")],
     precision: Precision = "w8a16",
     context: Context = None,
@@ -174,7 +176,7 @@ def export(
             context=context,
             ar=_numbers(ar),
             parts=parts,
-            native_kv=not flat and not concat,
+            native_kv=False if flat or concat else None,
             native_out=native_out,
             concat_kv=concat,
             masked_softmax=masked_softmax,
@@ -196,7 +198,7 @@ def export(
 
 @app.command()
 def estimate(
-    model: Annotated[str, typer.Argument(help="A preset, such as llama-3.2-3b.")],
+    model: Annotated[str, typer.Argument(help="A preset, such as qwen3-4b, or a folder with a config.json.")],
     soc: Annotated[
         str | None,
         typer.Option(help="Chip; several side by side: SM8750,SM8850. Default: the config's, or SM8750."),
@@ -217,10 +219,12 @@ def estimate(
     with errors_reported():
         config, _ = modelled_config(config_file)
         chips = [name.strip() for name in soc_of(config, soc, _SOC).split(",") if name.strip()]
+        name, shape = _shape_named(model)
         estimates = [
             estimate_llm(
-                model,
+                shape,
                 chip,
+                name=name,
                 precision=precision,
                 context=context,
                 prompt=prompt,
@@ -242,6 +246,18 @@ def estimate(
         for line in _llm_notes(estimates):
             say(line, "dim")
         write_json(json_file, {"times": "modelled", "estimates": [dataclasses.asdict(one) for one in estimates]})
+
+
+def _shape_named(model: str) -> tuple[str | None, str | lm.LlmShape]:
+    """A preset's name, or the name and the shape of the model in a folder."""
+    folder = Path(model)
+    if folder.is_dir() or folder.name != model:
+        return folder.resolve().name, lm.shape_of(folder)
+    if model.lower() not in PRESETS:
+        raise InvalidArgument(
+            f"{model!r} is neither a folder with a config.json here nor a preset; presets are {', '.join(PRESETS)}"
+        )
+    return None, model
 
 
 def _llm_sheet(estimates: list[LlmEstimate], title: str) -> TextTable:
@@ -341,7 +357,7 @@ def _chunk_sheet(rows: list[ChunkRow], title: str) -> TextTable:
 
 @app.command()
 def perplexity(
-    model: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a checkpoint (Hugging Face).")],
     text: Annotated[Path, typer.Argument(help="Text, or .npy of token numbers.")],
     tokens: Annotated[int, typer.Option(min=2, help="How many tokens of it.")] = 8192,
     precision: Annotated[str, typer.Option(help="One or several: w8a16,w8a8,w4a16.")] = "w8a16,w8a8,w4a16",
@@ -361,7 +377,7 @@ def perplexity(
             exact = float_nats(loaded, ids, window, told)
         rows: dict[str, float] = {"float": exact}
         for name in (word.strip() for word in precision.split(",")):
-            bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=not flat)
+            bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=False if flat else None)
             for kind, path in (("emulated", None), ("vendor", library)):
                 if kind == "emulated" or path is not None:
                     where = LlmTarget(config, soc, path)

@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import itertools
 import logging
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from openhtp.capi.device import NAME_VARIABLE, SOC_VARIABLE, TRANSPORT_VARIABLE
-from openhtp.core import interpreter
+from openhtp.core import interpreter, tidying
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import DeviceLost, InvalidArgument, QnnError, WrongState
+from openhtp.core.files import Descriptor, write_file
+from openhtp.core.latches import Latch
+from openhtp.core.threads import Errands, OwnThread, finish
 from openhtp.genie.calls import LogDepth
 from openhtp.genie.dialog import Answer
 from openhtp.genie.libraries import linked_folder, require_genie
 from openhtp.genie.messages import END, STOP, HostCall, HostOpening, HostWord, error_from
 from openhtp.genie.settings import GenieBundle
-from openhtp.genie.vendor_bundle import compiled_by_vendor
-from openhtp.runtime.objects.backend import FAULTS_VARIABLE
+from openhtp.runtime.instruments.device_queries import library_binary
+from openhtp.runtime.objects.backend import FAULTS_VARIABLE, Backend
 
 log = logging.getLogger("openhtp.genie")
 
-_WORDS = msgspec.msgpack.Decoder(HostWord)
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+HostWords = queue.SimpleQueue[HostWord | None]
+"""What the process says to one call. None: it has ended."""
+
+_WORDS = msgspec.msgpack.Decoder(HostWord)
 # A process that was told to end frees a dialog and its contexts first.
 _PATIENCE_S = 60.0
 _LAST_WORDS = 2000
 # Before a line that Genie prints; the checker of configurations has none.
 _TAG = re.compile(r"^\[([A-Z]+)\]\s*")
 _LINES_SHOWN = 3
+_UNDER_WAY = (inspect.GEN_RUNNING, inspect.GEN_SUSPENDED)
+# The first answer also pays for what a process does only once.
+_TIMES = 3
 
 
 class Chat:
@@ -84,8 +99,8 @@ class Chat:
     ) -> None:
         """Start Genie with a bundle, and wait until it can be asked."""
         self._answer: Answer | None = None
-        self._busy = False
-        self._told = depth is not None
+        # Whoever drops an answer that is not at its end stops it, so it is not kept here.
+        self._answering: Callable[[], Generator[str] | None] = lambda: None
         # Errors in Genie's log: all that is left of a process that Genie itself ends.
         self._heard: deque[str] = deque(maxlen=_LINES_SHOWN)
         emulated = {"faults": faults, "neighbour": neighbour, "trace": trace, "device": device}
@@ -98,13 +113,12 @@ class Chat:
             NAME_VARIABLE: device or "",
             TRANSPORT_VARIABLE: "inprocess" if host == "thread" and device is None else "rpc",
         }
+        tidying.start()
         with contextlib.ExitStack() as stack:
             if vendor:
-                settings = stack.enter_context(compiled_by_vendor(settings, chip))
+                settings = stack.enter_context(_compiled_by_vendor(settings, chip))
             else:
                 genie = stack.enter_context(linked_folder(genie)) / genie.name
-            self._process = _HostProcess(interpreter.environment() | variables)
-            stack.callback(self._process.end)
             opening = HostOpening(
                 library=str(genie),
                 config=settings.config(asynchronous=asynchronous),
@@ -114,9 +128,16 @@ class Chat:
                 trace=None if trace is None else str(Path(trace).absolute()),
                 scenario=None if neighbour is None else str(Path(neighbour).absolute()),
             )
-            self._process.send(opening)
-            self._drain()
-            self._stack = stack.pop_all()
+            hear = _Hearing(self._heard, told=depth is not None)
+            self._process = HostProcess.started(interpreter.environment() | variables, hear)
+            try:
+                self._result(self._process.begin(opening))
+                self._end = weakref.finalize(self, tidying.post, (self._process.end, ()))
+                self._end.atexit = False  # by then it ends with our end of the socket
+                self._folders = stack.pop_all()
+            except BaseException:
+                tidying.post((self._process.end, ()))
+                raise
 
     # Asking
 
@@ -124,14 +145,13 @@ class Chat:
         """Ask, and get the answer piece by piece. The answer ends when the caller stops listening."""
         if not isinstance(prompt, str) or not prompt:
             raise InvalidArgument(f"prompt is {shown(prompt)}; expected a text")
-        if self._busy:
+        if self._is_busy:
             raise WrongState("a query is being answered already; read it to its end first")
-        if tokens is not None:
-            if whole_number(tokens) is None or tokens < 1:
-                raise InvalidArgument(f"tokens is {shown(tokens)}; expected a number of tokens, at least 1")
-            self._ask("limit", tokens)
-        self._send(HostCall("query", [prompt]))
-        return self._pieces()
+        if tokens is not None and (whole_number(tokens) is None or tokens < 1):
+            raise InvalidArgument(f"tokens is {shown(tokens)}; expected a number of tokens, at least 1")
+        pieces = self._pieces(prompt, tokens)
+        self._answering = weakref.ref(pieces)
+        return pieces
 
     def ask(self, prompt: str, *, tokens: int | None = None) -> Answer:
         """Ask, and wait for the whole answer."""
@@ -154,12 +174,22 @@ class Chat:
             raise WrongState("nothing was asked yet, or its answer was not read to the end")
         return self._answer
 
-    def _pieces(self) -> Iterator[str]:
-        self._busy, self._answer = True, None
+    @property
+    def _is_busy(self) -> bool:
+        """Whether somebody reads an answer; one that an exception ended is at its end."""
+        pieces = self._answering()
+        return pieces is not None and inspect.getgeneratorstate(pieces) in _UNDER_WAY
+
+    def _pieces(self, prompt: str, tokens: int | None) -> Generator[str]:
+        """Nothing is asked before somebody reads."""
+        self._answer = None
+        if tokens is not None:
+            self._result(self._process.call("limit", tokens))
+        words = self._process.call("query", prompt)
         ended = False
         try:
             while not ended:
-                word = self._next()
+                word = self._next(words)
                 ended = word.is_last
                 if word.error is not None:
                     raise self._process.explained(error_from(word.error))
@@ -168,11 +198,7 @@ class Chat:
                     yield word.piece
         finally:
             if not ended:  # the listener has gone, or was interrupted
-                with contextlib.suppress(OSError, DeviceLost):
-                    self._process.send(HostCall(STOP))
-                    while not self._next().is_last:
-                        pass
-            self._busy = False
+                self._process.stop()
 
     # Between queries
 
@@ -212,7 +238,9 @@ class Chat:
 
     def close(self) -> None:
         """End the dialog and its process. A trace is written by then."""
-        self._stack.close()
+        self._process.end()
+        self._end.detach()
+        self._folders.close()
 
     def __enter__(self) -> Chat:
         return self
@@ -228,43 +256,46 @@ class Chat:
     # Talking to the process
 
     def _ask(self, method: str, *arguments: Any) -> HostWord:
-        if self._busy:
+        if self._is_busy:
             raise WrongState(f"{method} while a query is being answered; read the answer to its end first")
-        self._send(HostCall(method, list(arguments)))
-        return self._drain()
+        return self._result(self._process.call(method, *arguments))
 
-    def _send(self, call: HostCall) -> None:
+    def _result(self, words: HostWords) -> HostWord:
+        """What a call ends with."""
         try:
-            self._process.send(call)
-        except OSError as error:
-            raise self._lost() from error
-
-    def _drain(self) -> HostWord:
-        while not (word := self._next()).is_last:
-            pass
+            while not (word := self._next(words)).is_last:
+                pass
+        except BaseException:
+            self._process.stop()  # it may be a query by tokens, for which nobody waits any more
+            raise
         if word.error is not None:
             raise self._process.explained(error_from(word.error))
         return word
 
-    def _next(self) -> HostWord:
-        """What the process says next; lines of its log are passed on."""
-        while True:
-            try:
-                word = self._process.receive()
-            except (EOFError, OSError) as error:
-                raise self._lost() from error
-            if word.line is None:
-                return word
-            level, line = word.line
-            if level == LogDepth.ERROR:
-                self._heard.append(line)
-            if self._told:
-                log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+    def _next(self, words: HostWords) -> HostWord:
+        word = words.get()
+        if word is None:
+            raise self._lost()
+        return word
 
     def _lost(self) -> DeviceLost:
         heard = "; ".join(dict.fromkeys(self._heard))
         words = self._process.last_words() + (f"; its log says: {heard}" if heard else "")
         return DeviceLost(f"the process that Genie runs in has ended{words}")
+
+
+class _Hearing:
+    """Takes the lines of Genie's log, on the thread that reads them."""
+
+    def __init__(self, errors: deque[str], *, told: bool) -> None:
+        self._errors = errors
+        self._told = told
+
+    def __call__(self, level: int, line: str) -> None:
+        if level == LogDepth.ERROR:
+            self._errors.append(line)
+        if self._told:
+            log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
 
 
 def _check_place(host: str, vendor: bool, emulated: Sequence[str]) -> None:
@@ -275,41 +306,95 @@ def _check_place(host: str, vendor: bool, emulated: Sequence[str]) -> None:
         raise InvalidArgument(f"vendor with {', '.join(emulated)}; the vendor's library has no such thing")
 
 
-def _reason(line: str) -> str:
-    """What a printed line says of an error; empty if nothing. The last clause is the cause of those before it."""
-    tag = _TAG.match(line)
-    if tag is not None:
-        return line[tag.end() :].strip().strip('"') if tag[1] == "ERROR" else ""
-    return "" if line.endswith(":") else line.rpartition(" - ")[2].strip()
+class HostProcess:
+    """The process, the socket to it, and what it and its libraries print. ``started`` makes one.
 
+    A thread of ours reads its words and sorts them by the calls that they belong to. A caller that is interrupted
+    so leaves neither half a message behind nor an answer that the next call would take for its own.
+    """
 
-class _HostProcess:
-    """The process, the socket to it, and what it and its libraries print."""
+    @classmethod
+    def started(cls, environment: dict[str, str], hear: Callable[[int, str], object]) -> HostProcess:
+        """Start it; ``hear`` is given the lines of its log, with their levels, on a thread of ours."""
+        return finish(
+            functools.partial(cls, environment, hear), name="openhtp-genie-start", discard=HostProcess.end
+        )
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._log = os.memfd_create("openhtp-genie-log", os.MFD_CLOEXEC)
+    def __init__(self, environment: dict[str, str], hear: Callable[[int, str], object]) -> None:
+        self._hear = hear
+        self._numbers = itertools.count()
+        self._answers: dict[int, HostWords] = {}
+        self._has_ended = Latch()
+        self._sending = Errands("openhtp-genie-calls")
+        self._log = Descriptor(os.memfd_create, "openhtp-genie-log", os.MFD_CLOEXEC)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 interpreter.command("-m", "openhtp.genie.host", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
+                stdout=self._log.number,
+                stderr=self._log.number,
                 env={name: value for name, value in environment.items() if value},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # an interrupt typed at the caller is not meant for Genie
             )
         self._connection = Connection(ours.detach())
+        self._reader = OwnThread(self._read, name="openhtp-genie-words")
+        self._reader.start()
 
     @property
     def pid(self) -> int:
+        """Its number."""
         return self._process.pid
 
-    def send(self, message: HostOpening | HostCall) -> None:
-        self._connection.send_bytes(msgspec.msgpack.encode(message))
+    # Calls and words
 
-    def receive(self) -> HostWord:
-        return _WORDS.decode(self._connection.recv_bytes())
+    def begin(self, opening: HostOpening) -> HostWords:
+        """Have it load what a chat needs; the first call."""
+        return self._ask(lambda number: opening)
+
+    def call(self, method: str, *arguments: object) -> HostWords:
+        """Have it call a method of the dialog, after the calls before it."""
+        return self._ask(lambda number: HostCall(method, list(arguments), number))
+
+    def stop(self) -> None:
+        """Have it end the query that runs, if one does."""
+        self._send(HostCall(STOP))
+
+    def _ask(self, message_of: Callable[[int], HostOpening | HostCall]) -> HostWords:
+        number = next(self._numbers)
+        words = self._answers[number] = HostWords()
+        self._send(message_of(number))
+        if self._has_ended.is_open:  # perhaps before it could be told of this call
+            words.put(None)
+        return words
+
+    def _send(self, message: HostOpening | HostCall) -> None:
+        self._sending.post(functools.partial(self._write, msgspec.msgpack.encode(message)))
+
+    def _write(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which the reading thread sees
+            self._connection.send_bytes(message)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                word = _WORDS.decode(self._connection.recv_bytes())
+                if word.line is not None:
+                    self._hear(*word.line)
+                    continue
+                take = self._answers.pop if word.is_last else self._answers.get
+                words = take(word.number, None)
+                if words is not None:
+                    words.put(word)
+        except (EOFError, OSError):
+            return
+        finally:
+            self._has_ended.unlock()
+            for words in list(self._answers.values()):
+                words.put(None)
+
+    # Its end
 
     def explained(self, error: QnnError) -> QnnError:
         """The error with what Genie printed of it: not all of its lines go to its log."""
@@ -318,27 +403,81 @@ class _HostProcess:
         return type(error)("; ".join([error.message, *news]), error.status)
 
     def _printed(self) -> str:
-        size = os.fstat(self._log).st_size
-        return os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS)).decode(errors="replace")
+        fd = self._log.number
+        if fd < 0:
+            return ""
+        size = os.fstat(fd).st_size
+        return os.pread(fd, _LAST_WORDS, max(0, size - _LAST_WORDS)).decode(errors="replace")
 
     def last_words(self) -> str:
         """How the process ended, and the end of what it printed."""
-        code = self._process.wait(_PATIENCE_S)
+        code = finish(functools.partial(self._process.wait, _PATIENCE_S), name="openhtp-genie-wait")
         text = "; ".join(line for line in map(_reason, self._printed().splitlines()) if line)
         by = f", by {signal.Signals(-code).name}" if code < 0 else f", with status {code}"
         return f"{by}; it wrote: {text}" if text else by
 
     def end(self) -> None:
-        """End the process, by force if it does not end by itself."""
-        with contextlib.suppress(OSError):
-            self.send(HostCall(END))
+        """End the process, by force if it does not end by itself. Again does nothing."""
+        finish(self._end, name="openhtp-genie-end")
+
+    def _end(self) -> None:
+        self._send(HostCall(END))
         try:
             self._process.wait(_PATIENCE_S)
-        except BaseException as error:
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-        finally:
-            self._connection.close()
-            os.close(self._log)
+        self._reader.join()
+        self._connection.close()
+        self._log.close()
+
+
+def _reason(line: str) -> str:
+    """What a printed line says of an error; empty if nothing. The last clause is the cause of those before it."""
+    tag = _TAG.match(line)
+    if tag is not None:
+        return line[tag.end() :].strip().strip('"') if tag[1] == "ERROR" else ""
+    return "" if line.endswith(":") else line.rpartition(" - ")[2].strip()
+
+
+@contextlib.contextmanager
+def _compiled_by_vendor(bundle: GenieBundle, soc: str) -> Iterator[GenieBundle]:
+    """The bundle with binaries that the vendor's library compiled; they are removed with the block.
+
+    Graphs do not share weights in them: the vendor's simulator cannot load what it saved with sharing.
+    """
+    with TemporaryDirectory(prefix="openhtp-genie-vendor-") as folder:
+        parts = []
+        with Backend(library="vendor") as backend:
+            device = backend.create_device(soc=soc)
+            for path in bundle.parts:
+                with device.create_context_from_binary(path) as context:
+                    parts.append(Path(folder) / path.name)
+                    write_file(parts[-1], library_binary(context))
+        yield bundle.with_parts(parts)
+
+
+class ComparedAnswer(msgspec.Struct, frozen=True):
+    """Where a question was asked, and the quickest of its answers, which must all be the same."""
+
+    where: str
+    answer: Answer
+
+
+def compare_settings(
+    bundle: str | os.PathLike[str], prompt: str, tokens: int, *, vendor: bool, **options: Any
+) -> list[ComparedAnswer]:
+    """Ask everywhere, several times each on our library: neighbours on the machine disturb single runs."""
+    settings: list[tuple[str, dict[str, Any]]] = [("ours", {}), ("ours, asynchronous", {"asynchronous": True})]
+    if vendor:
+        settings.append(("the vendor's simulator", {"vendor": True}))
+    rows = []
+    for where, chosen in settings:
+        with Chat(bundle, **options, **chosen) as chat:
+            answers = []
+            for _ in range(1 if "vendor" in chosen else _TIMES):
+                answers.append(chat.ask(prompt, tokens=tokens))
+                chat.reset()
+        odd = next((answer for answer in answers if answer.text != answers[0].text), None)
+        rows.append(ComparedAnswer(where, odd or max(answers, key=lambda answer: answer.pieces_per_s)))
+    return rows

@@ -22,7 +22,10 @@ from openhtp.core.threads import OwnThread
 from openhtp.genie.calls import GenieLibrary
 from openhtp.genie.dialog import Answer, Dialog
 from openhtp.genie.messages import END, STOP, HostCall, HostOpening, HostWord, error_words
-from openhtp.genie.neighbours import NpuNeighbours
+from openhtp.planning import load_scenario
+from openhtp.planning.live import LiveStage
+from openhtp.runtime.objects.backend import Backend
+from openhtp.runtime.objects.device import Device
 from openhtp.tracing import trace
 
 _CALLS = msgspec.msgpack.Decoder(HostCall)
@@ -55,7 +58,6 @@ class GenieHost:
             self._say(HostWord(is_last=True))
             while (call := self._calls.get()) is not None:
                 self._do(call, self._dialog)
-        self._say(HostWord(is_last=True))
 
     @contextlib.contextmanager
     def _opened(self, opening: HostOpening) -> Iterator[Dialog]:
@@ -87,15 +89,17 @@ class GenieHost:
     def _do(self, call: HostCall, dialog: Dialog) -> None:
         try:
             if call.method == "query":
-                result = dialog.query(call.arguments[0], lambda piece: self._say(HostWord(piece=piece)))
+                result = dialog.query(
+                    call.arguments[0], lambda piece: self._say(HostWord(number=call.number, piece=piece))
+                )
             else:
                 result = getattr(dialog, call.method)(*call.arguments)
         except Exception as error:
-            self._say(HostWord(error=error_words(error), is_last=True))
+            self._say(HostWord(number=call.number, error=error_words(error), is_last=True))
             return
         answer = result if isinstance(result, Answer) else None
         content = result if isinstance(result, dict) else None
-        self._say(HostWord(answer=answer, content=content, is_last=True))
+        self._say(HostWord(number=call.number, answer=answer, content=content, is_last=True))
 
     def _log(self, level: int, line: str) -> None:
         self._say(HostWord(line=(level, line)))
@@ -103,6 +107,40 @@ class GenieHost:
     def _say(self, word: HostWord) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more; the reading thread sees that, too
             self._connection.send_bytes(msgspec.msgpack.encode(word))
+
+
+class NpuNeighbours:
+    """Runs a scenario's clients beside Genie's contexts, on a thread of its own.
+
+    Only clients and events of the scenario count: the device is the one that Genie has.
+    """
+
+    def __init__(self, scenario: Path, soc: str) -> None:
+        self._scenario = load_scenario(scenario)
+        self._soc = soc
+        self._backend = Backend()
+        self._stage = LiveStage(self._scenario, open_device=self._open)
+        self._thread = OwnThread(self._play, name="openhtp-genie-neighbours")
+        self._ends = False
+
+    def __enter__(self) -> NpuNeighbours:
+        self._stage.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ends = True
+        self._stage.stop()
+        self._thread.join()
+        self._stage.close()
+        self._backend.free()
+
+    def _open(self) -> Device:
+        return self._backend.create_device(soc=self._soc, host="thread", npu="shared")
+
+    def _play(self) -> None:
+        while not self._ends:
+            self._stage.play()
 
 
 def main() -> None:

@@ -32,11 +32,16 @@ class HostCall(msgspec.Struct, frozen=True):
 
     method: str
     arguments: list[Any] = []
+    number: int = 0
 
 
 class HostWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process says: a piece of text, a line of a log, and at the end of a call its result or error."""
+    """What the process says: a piece of text, a line of a log, and at the end of a call its result or error.
 
+    ``number`` is the call's; the opening has 0.
+    """
+
+    number: int = 0
     piece: str | None = None
     line: tuple[int, str] | None = None
     answer: Answer | None = None

@@ -37,7 +37,7 @@ class GenieBundle:
     def at(cls, path: str | os.PathLike[str]) -> GenieBundle:
         """Read a configuration, or that of a folder. One that an older export lacks is made from the bundle."""
         source = Path(path)
-        if source.is_dir():
+        if os.path.isdir(source):
             folder, source = source, source / GENIE_CONFIG
             if not source.exists() and (folder / "bundle.json").exists():
                 return cls._checked(source, Bundle.at(folder).genie_config())
@@ -170,7 +170,7 @@ def _other_files(dialog: Any) -> Iterator[tuple[Any, Any]]:
 
 def _file(folder: Path, name: Any, what: str, source: Path) -> str:
     path = folder / name if isinstance(name, str) else None
-    if path is None or not path.is_file():
+    if path is None or not os.path.isfile(path):  # unlike Path.is_file, it takes a name too long for none
         raise BadModel(
             f"{str(source)!r} names {what} as {shown(name)}, and there is no such file; expected one beside it, or"
             " an absolute name"

@@ -1,4 +1,4 @@
-"""Language models: from a Llama checkpoint to AR graphs with a KV cache, and generation on a device.
+"""Language models: from a checkpoint to AR graphs with a KV cache, and generation on a device.
 
 Knows graphs, quantization and the runtime's objects. Must not know how the device schedules or computes. Start at
 ``export.py`` for what a model becomes, then ``cache.py`` and ``generator.py`` for how it runs.
@@ -10,7 +10,7 @@ from openhtp.cost.llm import LlmEstimate, LlmShape, estimate_llm as estimate
 from openhtp.llm.adapter import Adapter, load_adapter
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache
-from openhtp.llm.checkpoint import load
+from openhtp.llm.checkpoint import load, shape_of
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.export import export
 from openhtp.llm.generator import Generator, Sampling, Stats
@@ -33,5 +33,6 @@ __all__ = [
     "export",
     "load",
     "load_adapter",
+    "shape_of",
     "token_numbers",
 ]

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.checks import real_number, shown, whole_number
+from openhtp.core.checks import real_number, shown, type_in_words, whole_number
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature, error_context
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
-from openhtp.llm.checkpoint import SafetensorsFile, our_name, read_object
+from openhtp.llm.checkpoint import SafetensorsFile, folder_of, our_name, read_object
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.model import Llama, Thin, product_factor
 
@@ -147,7 +147,9 @@ def load_adapter(folder: str | os.PathLike[str], config: LlamaConfig, name: str 
     Its name is the folder's unless given. Raises BadModel, naming the tensor, for one that is missing, too much or
     misshapen, and UnsupportedFeature for other kinds of adapters.
     """
-    path = Path(folder)
+    path = folder_of(folder)
+    if not isinstance(config, LlamaConfig):
+        raise InvalidArgument(f"config is {type_in_words(config)}; expected the LlamaConfig of the model")
     with error_context(adapter=str(path)):
         about = _config(path / _CONFIG)
         file = SafetensorsFile(path / _WEIGHTS)

@@ -33,7 +33,12 @@ class Balance:
         """The same model in other weights."""
         weights = dict(model.weights)
         for name, factors in self.rows.items():
+            if weights[name].ndim == 1:
+                weights[name] = weights[name] * factors
+                continue
             weights[name] = weights[name] * factors[:, None]
+            if f"{name}_bias" in weights:
+                weights[f"{name}_bias"] = weights[f"{name}_bias"] * factors
         for name, factors in self.columns.items():
             weights[name] = weights[name] * factors
         return Llama.of(model.config, weights, tokenizer=model.tokenizer)
@@ -77,9 +82,15 @@ class Extent:
             prefix = f"layers.{layer}."
             first, second = np.split(self._largest[f"{prefix}key"], 2, axis=1)
             pair = np.maximum(first, second)
-            keys = _shares(np.concatenate([pair, pair], axis=1))
-            rows[f"{prefix}wk"] = 1.0 / keys.reshape(-1)
-            rows[f"{prefix}wq"] = np.repeat(keys, shared, axis=0).reshape(-1)
+            if config.qk_norm:
+                # A norm undoes what the matrix before it does; its weights are common to all heads.
+                common = pair.max(axis=0)
+                keys = _shares(np.concatenate([common, common]))
+                rows[f"{prefix}k_norm"], rows[f"{prefix}q_norm"] = 1.0 / keys, keys
+            else:
+                keys = _shares(np.concatenate([pair, pair], axis=1))
+                rows[f"{prefix}wk"] = 1.0 / keys.reshape(-1)
+                rows[f"{prefix}wq"] = np.repeat(keys, shared, axis=0).reshape(-1)
             values = _shares(self._largest[f"{prefix}value"])
             rows[f"{prefix}wv"] = 1.0 / values.reshape(-1)
             columns[f"{prefix}wo"] = np.repeat(values, shared, axis=0).reshape(-1)

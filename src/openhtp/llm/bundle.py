@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
+from openhtp.core.checks import shown
 from openhtp.core.errors import BadModel, InvalidArgument, error_context
 from openhtp.core.files import read_file, write_file
 from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm.adapter import check_name
+from openhtp.llm.checkpoint import folder_of
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.genie_config import GENIE_CONFIG, genie_config
 
@@ -43,6 +45,20 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     masked_softmax: str
     concat_kv: bool = False
     adapters: list[str] = []
+
+    def check_parts(self) -> None:
+        """Refuse parts that do not have every layer, one part after the other."""
+        layer = 0
+        for part in self.parts:
+            if len(part) != 2 or part[0] != layer or part[1] <= layer:
+                break
+            layer = part[1]
+        else:
+            if layer == self.model.layers:
+                return
+        raise BadModel(
+            f"{_ABOUT} has parts {shown(self.parts)}; expected them from layer 0 to {self.model.layers}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,10 +128,13 @@ class Bundle:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""
-        path = Path(folder)
-        if path.exists() and not path.is_dir():
+        path = folder_of(folder)
+        if os.path.exists(path) and not path.is_dir():
             raise InvalidArgument(f"cannot save to {str(path)!r}: it is no folder")
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(f"cannot save to {str(path)!r}: {error.strerror}") from error
         files = self.files()
         for name in (name for name in files if name != _ABOUT):
             write_file(path / name, files[name])
@@ -143,7 +162,7 @@ class Bundle:
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Bundle:
         """Read what ``save`` wrote."""
-        path = Path(folder)
+        path = folder_of(folder)
         with error_context(bundle=str(path)):
             return cls.from_files(functools.partial(_read, path), path / _TOKENIZER)
 
@@ -157,10 +176,11 @@ class Bundle:
             raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
         if about.version != _VERSION:
             raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
+        about.check_parts()
         count = len(about.parts)
         binaries = [read(part_name(n, count), _MOST_PART) for n in range(1, count + 1)]
-        if not binaries or not about.ar or not about.contexts:
-            raise BadModel(f"{_ABOUT} lists no parts, no AR graphs or no contexts")
+        if not about.ar or not about.contexts:
+            raise BadModel(f"{_ABOUT} lists no AR graphs or no contexts")
         adapters = {}
         for name in about.adapters:
             check_name(name)

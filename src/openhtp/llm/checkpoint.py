@@ -1,4 +1,4 @@
-"""Llama checkpoints: a folder with ``config.json`` and safetensors, in Hugging Face's names or in ours.
+"""Checkpoints: a folder with ``config.json`` and safetensors, in Hugging Face's names or in ours.
 
 A safetensors file has a header in JSON that says where each tensor's bytes lie. Nothing in it is executed.
 """
@@ -11,15 +11,16 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.checks import items_of, shown, type_in_words, whole_number
-from openhtp.core.errors import BadModel, error_context
+from openhtp.core.checks import items_of, path_of, shown, type_in_words, whole_number
+from openhtp.core.errors import BadModel, InvalidArgument, error_context
 from openhtp.core.files import open_file, read_file
-from openhtp.llm.config import LlamaConfig, config_from
+from openhtp.cost.llm import LlmShape
+from openhtp.llm.config import DecoderFamily, LlamaConfig, config_from, family_of, sizes_from
 from openhtp.llm.model import Llama
 
 _MOST_JSON = 64 << 20
@@ -30,17 +31,40 @@ _IGNORED = ("rotary_emb.inv_freq",)
 
 
 def load(folder: str | os.PathLike[str]) -> Llama:
-    """Load a Llama-type checkpoint from a folder.
+    """Load a checkpoint from a folder: a Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 or Phi-3.
 
     Raises BadModel, naming the tensor, for one that is missing, too much or misshapen, and UnsupportedFeature for
     other architectures.
     """
-    path = Path(folder)
+    path = folder_of(folder)
     with error_context(checkpoint=str(path)):
         content = read_object(path / "config.json", "a model's configuration")
         config = config_from(content)
-        weights = _weights(_tensors(path), config)
+        weights = _weights(_tensors(path), config, family_of(content))
         return Llama.of(config, weights, tokenizer=path / "tokenizer.json")
+
+
+def shape_of(folder: str | os.PathLike[str]) -> LlmShape:
+    """The sizes that a checkpoint's ``config.json`` says, for an estimate: weights are not needed.
+
+    Any decoder will do whose layers all run, whatever its architecture is called.
+    """
+    path = folder_of(folder)
+    with error_context(checkpoint=str(path)):
+        sizes = sizes_from(read_object(path / "config.json", "a model's configuration"))
+        sizes.pop("context")
+        odd = next((name for name, size in sizes.items() if size < 1), None)
+        if odd is not None:
+            raise BadModel(f"config.json gives {odd} as {sizes[odd]}; expected a whole number from 1 up")
+        return LlmShape(**sizes)
+
+
+def folder_of(folder: object) -> Path:
+    """The folder that a caller names. Raises InvalidArgument for what is no path."""
+    path = path_of(folder)
+    if path is None:
+        raise InvalidArgument(f"folder is {shown(folder)}; expected the path of a folder")
+    return path
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
@@ -79,7 +103,9 @@ def _tensors(folder: Path) -> dict[str, SafetensorsFile]:
     return {tensor: file for file in files for tensor in file.names}
 
 
-def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dict[str, npt.NDArray[np.float32]]:
+def _weights(
+    tensors: Mapping[str, SafetensorsFile], config: LlamaConfig, family: DecoderFamily
+) -> dict[str, npt.NDArray[np.float32]]:
     shapes = Llama.shapes(config)
     weights: dict[str, npt.NDArray[np.float32]] = {}
     used: set[str] = set()
@@ -87,26 +113,50 @@ def _weights(tensors: Mapping[str, SafetensorsFile], config: LlamaConfig) -> dic
         if name == "output" and config.tied:
             used.update(checkpoint_names("output"))  # some write the tied matrix twice
             continue
-        known = checkpoint_names(name)
-        source = next((other for other in known if other in tensors), None)
-        if source is None:
-            raise BadModel(f"tensor {known[0]!r} (or {known[1]!r}) is missing")
-        if tensors[source].shape(source) != shape:
+        source, rows = _source(name, shapes, tensors, config)
+        expected = (rows.total, *shape[1:])
+        if tensors[source].shape(source) != expected:
             raise BadModel(
-                f"tensor {source!r} has shape {list(tensors[source].shape(source))}; expected {list(shape)} for"
+                f"tensor {source!r} has shape {list(tensors[source].shape(source))}; expected {list(expected)} for"
                 f" these sizes in config.json"
             )
         used.add(source)
-        weights[name] = tensors[source].read(source)
+        weights[name] = tensors[source].read(source)[rows.begin : rows.begin + shape[0]]
         if not np.isfinite(weights[name]).all():
             raise BadModel(f"tensor {source!r} holds numbers that are not finite")
+        if name.endswith("norm"):
+            weights[name] = weights[name] + np.float32(family.norm_offset)
     extra = [name for name in tensors if name not in used and not name.endswith(_IGNORED)]
     if extra:
         raise BadModel(
-            f"{len(extra)} tensors belong to no Llama of this size, {extra[0]!r} for one; expected exactly the"
+            f"{len(extra)} tensors belong to no model of this size, {extra[0]!r} for one; expected exactly the"
             f" weights of {config.layers} layers"
         )
     return weights
+
+
+class _Rows(NamedTuple):
+    """Where a weight begins in a checkpoint's matrix, and how many rows that matrix has."""
+
+    begin: int
+    total: int
+
+
+def _source(
+    name: str, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, SafetensorsFile], config: LlamaConfig
+) -> tuple[str, _Rows]:
+    """The tensor that holds a weight: one of its own, or one that holds several behind each other."""
+    known = checkpoint_names(name, config)
+    source = next((other for other in known if other in tensors), None)
+    if source is not None:
+        return source, _Rows(0, shapes[name][0])
+    prefix, _, kind = name.rpartition(".")
+    for fused, kinds in _FUSED.items():
+        source = f"model.{prefix}.{fused}"
+        if kind in kinds and source in tensors:
+            heights = [shapes[f"{prefix}.{other}"][0] for other in kinds]
+            return source, _Rows(sum(heights[: kinds.index(kind)]), sum(heights))
+    raise BadModel(f"tensor {' or '.join(map(repr, known))} is missing")
 
 
 # Names of weights: ours, and those in checkpoints of Hugging Face and of ours. ``N`` is the layer.
@@ -117,27 +167,45 @@ _OUTER = {
     "norm": ("model.norm.weight", "norm.weight"),
     "output": ("lm_head.weight", "output.weight"),
 }
+_MODULES = {
+    "wq": ("model.layers.N.self_attn.q_proj", "layers.N.wq"),
+    "wk": ("model.layers.N.self_attn.k_proj", "layers.N.wk"),
+    "wv": ("model.layers.N.self_attn.v_proj", "layers.N.wv"),
+    "wo": ("model.layers.N.self_attn.o_proj", "layers.N.wo"),
+    "gate": ("model.layers.N.mlp.gate_proj", "layers.N.w1"),
+    "down": ("model.layers.N.mlp.down_proj", "layers.N.w2"),
+    "up": ("model.layers.N.mlp.up_proj", "layers.N.w3"),
+}
 _INNER = {
     "attention_norm": ("model.layers.N.input_layernorm.weight", "layers.N.attention_norm.weight"),
     "ffn_norm": ("model.layers.N.post_attention_layernorm.weight", "layers.N.ffn_norm.weight"),
-    "wq": ("model.layers.N.self_attn.q_proj.weight", "layers.N.wq.weight"),
-    "wk": ("model.layers.N.self_attn.k_proj.weight", "layers.N.wk.weight"),
-    "wv": ("model.layers.N.self_attn.v_proj.weight", "layers.N.wv.weight"),
-    "wo": ("model.layers.N.self_attn.o_proj.weight", "layers.N.wo.weight"),
-    "gate": ("model.layers.N.mlp.gate_proj.weight", "layers.N.w1.weight"),
-    "down": ("model.layers.N.mlp.down_proj.weight", "layers.N.w2.weight"),
-    "up": ("model.layers.N.mlp.up_proj.weight", "layers.N.w3.weight"),
+    "q_norm": ("model.layers.N.self_attn.q_norm.weight",),
+    "k_norm": ("model.layers.N.self_attn.k_norm.weight",),
+    **{kind: tuple(f"{name}.weight" for name in names) for kind, names in _MODULES.items()},
+    **{f"{kind}_bias": tuple(f"{name}.bias" for name in names) for kind, names in _MODULES.items()},
+}
+# Where a block's result is normalized as well, the names of norms go by when they run.
+_INNER_WITH_POST_NORMS = _INNER | {
+    "attention_post_norm": ("model.layers.N.post_attention_layernorm.weight",),
+    "ffn_norm": ("model.layers.N.pre_feedforward_layernorm.weight",),
+    "ffn_post_norm": ("model.layers.N.post_feedforward_layernorm.weight",),
+}
+# Weights that Phi-3 has in one matrix, in the order of their rows.
+_FUSED = {
+    "self_attn.qkv_proj.weight": ("wq", "wk", "wv"),
+    "mlp.gate_up_proj.weight": ("gate", "up"),
 }
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _KIND_OF = {other: kind for kind, others in (_OUTER | _INNER).items() for other in others}
 
 
-def checkpoint_names(name: str) -> tuple[str, ...]:
-    """The names that a weight of ours may have in a checkpoint."""
+def checkpoint_names(name: str, config: LlamaConfig | None = None) -> tuple[str, ...]:
+    """The names that a weight of ours may have in a checkpoint; a Llama's unless another model is given."""
     if name in _OUTER:
         return _OUTER[name]
     _, layer, kind = name.split(".")
-    return tuple(other.replace("N", layer, 1) for other in _INNER[kind])
+    names = _INNER_WITH_POST_NORMS if config is not None and config.post_norms else _INNER
+    return tuple(other.replace("N", layer, 1) for other in names[kind])
 
 
 def our_name(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The shape of a Llama: what its checkpoint's ``config.json`` says, checked."""
+"""The shape of a decoder: what its checkpoint's ``config.json`` says, checked."""
 
 from __future__ import annotations
 
@@ -12,32 +12,14 @@ import numpy.typing as npt
 
 from openhtp.core.checks import real_number, shown, whole_number
 from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.llm.positions import RopeScaling, frequencies, require_positive, scaling_from
 
 _MOST = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeScaling:
-    """Llama 3's stretching of rotary frequencies, for contexts longer than those of its first training."""
-
-    factor: float
-    low: float
-    high: float
-    # Tokens.
-    original: float
-
-    def __post_init__(self) -> None:
-        for name in ("factor", "low", "high", "original"):
-            _require_positive(f"rope scaling's {name}", getattr(self, name))
-        if not float(self.original).is_integer():
-            raise BadModel(f"rope scaling has {self.original} as original; expected a whole number")
-        if self.low == self.high:
-            raise BadModel(f"rope scaling goes from {self.low:g} to {self.high:g}; expected two numbers")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig:
-    """Sizes of a Llama-type decoder."""
+    """Sizes of a Llama-type decoder, and where it differs from a Llama."""
 
     layers: int
     hidden: int
@@ -54,6 +36,22 @@ class LlamaConfig:
     # Tokens that begin and end a text, if the checkpoint names them.
     bos: int | None = None
     eos: tuple[int, ...] = ()
+    # Of the inner layer's gate: "silu" or "gelu_tanh".
+    activation: str = "silu"
+    # Kinds of weights that have biases: "wq", "gate" and so on.
+    biases: tuple[str, ...] = ()
+    # Queries and keys are normalized, head by head.
+    qk_norm: bool = False
+    # The results of attention and of the inner layer are normalized before they are added.
+    post_norms: bool = False
+    embed_scale: float = 1.0
+    # The factor of attention's scores; the inverse root of head_dim unless given.
+    attention_scale: float | None = None
+    # Scores and logits are bounded by tanh: x becomes cap * tanh(x / cap).
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    # Tokens that the layer with the shortest sight sees, counting its own.
+    window: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "ffn", "context"):
@@ -64,11 +62,28 @@ class LlamaConfig:
             raise BadModel(f"{self.heads} heads cannot share {self.kv_heads} KV heads; expected a multiple")
         if self.head_dim % 2:
             raise BadModel(f"head_dim is {self.head_dim}; rotary positions need an even number")
-        _require_positive("eps", self.eps)
-        _require_positive("theta", self.theta)
+        for name in ("eps", "theta", "embed_scale", "attention_scale", "attention_cap", "logit_cap"):
+            if getattr(self, name) is not None or name in ("eps", "theta", "embed_scale"):
+                require_positive(name, getattr(self, name))
+        if self.activation not in _ACTIVATIONS:
+            raise BadModel(f"activation is {shown(self.activation)}; expected one of {', '.join(_ACTIVATIONS)}")
+        if self.window is not None and (whole_number(self.window) is None or self.window < 1):
+            raise BadModel(f"the sliding window is {shown(self.window)}; expected a number of tokens")
+        if not set(self.biases) <= _MATRICES:
+            raise BadModel(f"biases are of {shown(self.biases)}; expected some of {', '.join(sorted(_MATRICES))}")
         for token in (*self.eos, *(() if self.bos is None else (self.bos,))):
             if whole_number(token) is None or not 0 <= token < self.vocab:
                 raise BadModel(f"bos_token_id or eos_token_id is {shown(token)}; expected 0 to {self.vocab - 1}")
+
+    @property
+    def score_scale(self) -> float:
+        """What queries are multiplied by.
+
+        That makes up for the size of a head, for positions that make queries and keys larger, and for a cap.
+        """
+        scale = self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+        grown = 1.0 if self.scaling is None else self.scaling.attention**2
+        return scale * grown / (self.attention_cap or 1.0)
 
     @property
     def parameters(self) -> int:
@@ -81,27 +96,108 @@ class LlamaConfig:
         """Bytes of an 8-bit KV cache."""
         return 2 * self.layers * self.kv_heads * self.head_dim * context
 
-    def rotations(self, begin: int, count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Cosine and sine of positions ``begin`` on, each [count, head_dim/2]."""
-        angles = np.outer(np.arange(begin, begin + count), _frequencies(self))
+    def rotations(
+        self, begin: int, count: int, reach: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Cosine and sine of positions ``begin`` on, each [count, head_dim/2].
+
+        ``reach``: how many tokens the text may have, which some stretchings depend on; these unless given.
+        """
+        angles = np.outer(np.arange(begin, begin + count), _frequencies(self, reach or begin + count))
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def _require_positive(what: str, value: object) -> None:
-    number = real_number(value)
-    if number is None or number <= 0:
-        raise BadModel(f"{what} is {shown(value)}; expected a finite number above 0")
+_ACTIVATIONS = ("silu", "gelu_tanh")
+_MATRICES = frozenset(("wq", "wk", "wv", "wo", "gate", "up", "down"))
 
 
 @functools.lru_cache(maxsize=16)
-def _frequencies(config: LlamaConfig) -> npt.NDArray[np.float64]:
-    plain = config.theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
-    scaling = config.scaling
-    if scaling is None:
-        return plain
-    turns = scaling.original * plain / (2 * np.pi)
-    blend = np.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
-    return plain * (blend + (1.0 - blend) / scaling.factor)
+def _frequencies(config: LlamaConfig, reach: int) -> npt.NDArray[np.float64]:
+    return frequencies(config.theta, config.head_dim, config.scaling, reach)
+
+
+# Families of decoders: what checkpoints of an architecture have beside the sizes that their config.json says. All
+# are Llamas with differences: biases, norms of queries and keys, norms after a block, another activation, a scaled
+# embedding, bounded scores. Each difference is a field of ``LlamaConfig``, which graphs are written from.
+
+_ATTENTION = ("wq", "wk", "wv", "wo")
+_FFN = ("gate", "up", "down")
+_ACTIVATION_WORDS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFamily:
+    """What an architecture implies, and what holds where a configuration leaves a value out."""
+
+    # Weights that have biases.
+    biases: tuple[str, ...] = ()
+    # Queries and keys are normalized, head by head.
+    qk_norm: bool = False
+    # The results of attention and of the inner layer are normalized before they are added.
+    post_norms: bool = False
+    # Added to the weights of all norms.
+    norm_offset: float = 0.0
+    # The embedding is multiplied by the root of its size.
+    scales_embedding: bool = False
+    tied: bool = False
+    activation: str = "silu"
+    eps: float = 1e-6
+    # Whether a sliding window counts without a key that turns it on.
+    slides: bool = True
+
+
+FAMILIES = {
+    "LlamaForCausalLM": DecoderFamily(eps=1e-5, slides=False),
+    "MistralForCausalLM": DecoderFamily(),
+    "Qwen2ForCausalLM": DecoderFamily(biases=("wq", "wk", "wv"), slides=False),
+    "Qwen3ForCausalLM": DecoderFamily(qk_norm=True, slides=False),
+    "GemmaForCausalLM": DecoderFamily(
+        norm_offset=1.0, scales_embedding=True, tied=True, activation="gelu_tanh", slides=False
+    ),
+    "Gemma2ForCausalLM": DecoderFamily(
+        norm_offset=1.0, scales_embedding=True, tied=True, activation="gelu_tanh", post_norms=True
+    ),
+    "Phi3ForCausalLM": DecoderFamily(eps=1e-5),
+}
+
+
+def family_of(content: Mapping[str, Any]) -> DecoderFamily:
+    """The family of a ``config.json``; a Llama if none is named. Raises UnsupportedFeature for any other."""
+    named = content.get("architectures") or ["LlamaForCausalLM"]
+    known = (
+        [name for name in named if isinstance(name, str) and name in FAMILIES] if isinstance(named, list) else []
+    )
+    if not known:
+        raise UnsupportedFeature(
+            f"the checkpoint is a {shown(named)}; expected one of {', '.join(FAMILIES)}, which are the"
+            " architectures that are exported"
+        )
+    return FAMILIES[known[0]]
+
+
+def _activation_of(content: Mapping[str, Any], family: DecoderFamily) -> str:
+    """The activation of the inner layers: ``silu`` or ``gelu_tanh``."""
+    word = content.get("hidden_activation") or content.get("hidden_act")
+    # Gemma's first files say "gelu" and mean the approximation by tanh.
+    if word is None or (word == "gelu" and family.activation == "gelu_tanh"):
+        return family.activation
+    if not isinstance(word, str) or word not in _ACTIVATION_WORDS:
+        raise UnsupportedFeature(f"hidden_act is {shown(word)}; expected one of {', '.join(_ACTIVATION_WORDS)}")
+    return _ACTIVATION_WORDS[word]
+
+
+def _biases_of(content: Mapping[str, Any], family: DecoderFamily) -> tuple[str, ...]:
+    """Weights that have biases."""
+    attention = _ATTENTION if content.get("attention_bias") else family.biases
+    return attention + (_FFN if content.get("mlp_bias") else ())
+
+
+def _window_of(content: Mapping[str, Any], family: DecoderFamily) -> Any:
+    """How many tokens back a layer looks at least; None if every layer sees all."""
+    kinds = content.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" not in kinds:
+        return None
+    return content.get("sliding_window") if content.get("use_sliding_window", family.slides) else None
 
 
 # Our name of a size: names in Hugging Face's files, then in ours.
@@ -113,43 +209,52 @@ _NAMES = {
     "ffn": ("intermediate_size", "ffn", "feed_forward", "hidden_dim"),
     "context": ("max_position_embeddings", "context", "max_seq_len"),
 }
-_ARCHITECTURES = ("LlamaForCausalLM",)
 
 
-def config_from(content: Mapping[str, Any]) -> LlamaConfig:
-    """The sizes in a ``config.json``. Raises UnsupportedFeature for architectures that are no Llama."""
-    _check_architecture(content)
+def sizes_from(content: Mapping[str, Any]) -> dict[str, int]:
+    """Layers, heads and other sizes in a ``config.json``, whatever the architecture."""
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if content.get(name):
+            raise UnsupportedFeature(f"{name} is {shown(content[name])}; expected a model whose layers all run")
     sizes = {name: _required(content, name, names) for name, names in _NAMES.items()}
     kv_heads = _either(content, ("num_key_value_heads", "kv_heads", "n_kv_heads"), sizes["heads"])
     head_dim = _either(content, ("head_dim",), None) or sizes["hidden"] // max(1, sizes["heads"])
+    return sizes | {"kv_heads": _whole("kv_heads", kv_heads), "head_dim": _whole("head_dim", head_dim)}
+
+
+def config_from(content: Mapping[str, Any]) -> LlamaConfig:
+    """The shape that a ``config.json`` describes. Raises UnsupportedFeature for unknown architectures."""
+    family, sizes = family_of(content), sizes_from(content)
     rope = content.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise BadModel(f"config.json gives rope_parameters as {shown(rope)}; expected an object")
+    partial = _either(content, ("partial_rotary_factor",), rope.get("partial_rotary_factor", 1.0))
+    if partial != 1.0:
+        raise UnsupportedFeature(f"partial_rotary_factor is {shown(partial)}; expected 1: all of a head is turned")
+    scalar = content.get("query_pre_attn_scalar")
     return LlamaConfig(
         **sizes,
-        kv_heads=_whole("kv_heads", kv_heads),
-        head_dim=_whole("head_dim", head_dim),
-        eps=_real("eps", _either(content, ("rms_norm_eps", "norm_eps", "eps"), 1e-5)),
+        eps=_real("eps", _either(content, ("rms_norm_eps", "norm_eps", "eps"), family.eps)),
         theta=_real("theta", _either(content, ("rope_theta", "theta"), rope.get("rope_theta", 10000.0))),
-        scaling=_scaling(content.get("rope_scaling") or rope or None),
-        tied=bool(_either(content, ("tie_word_embeddings", "tied_embeddings"), False)),
+        scaling=scaling_from(
+            content.get("rope_scaling") or rope or None,
+            context=sizes["context"],
+            original=content.get("original_max_position_embeddings"),
+            head_dim=sizes["head_dim"],
+        ),
+        tied=bool(_either(content, ("tie_word_embeddings", "tied_embeddings"), family.tied)),
         bos=content.get("bos_token_id"),
         eos=_tokens(content.get("eos_token_id")),
+        activation=_activation_of(content, family),
+        biases=_biases_of(content, family),
+        qk_norm=family.qk_norm,
+        post_norms=family.post_norms,
+        embed_scale=float(sizes["hidden"] ** 0.5) if family.scales_embedding else 1.0,
+        attention_scale=None if scalar is None else _real("query_pre_attn_scalar", scalar) ** -0.5,
+        attention_cap=content.get("attn_logit_softcapping"),
+        logit_cap=content.get("final_logit_softcapping"),
+        window=_window_of(content, family),
     )
-
-
-def _check_architecture(content: Mapping[str, Any]) -> None:
-    named = content.get("architectures") or list(_ARCHITECTURES)
-    if not isinstance(named, list) or not any(name in _ARCHITECTURES for name in named):
-        raise UnsupportedFeature(
-            f"the checkpoint is a {shown(named)}; expected {_ARCHITECTURES[0]}, the architecture that is exported"
-        )
-    activation = content.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise UnsupportedFeature(f"hidden_act is {shown(activation)}; expected 'silu'")
-    for name in ("attention_bias", "mlp_bias"):
-        if content.get(name):
-            raise UnsupportedFeature(f"{name} is set; expected a Llama without biases")
 
 
 def _tokens(value: Any) -> tuple[int, ...]:
@@ -182,19 +287,3 @@ def _real(what: str, value: object) -> float:
     if number is None or number <= 0:
         raise BadModel(f"config.json gives {what} as {shown(value)}; expected a number above 0")
     return number
-
-
-def _scaling(value: Any) -> RopeScaling | None:
-    if value is None:
-        return None
-    kind = value.get("rope_type", value.get("type", "default")) if isinstance(value, Mapping) else value
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise UnsupportedFeature(f"rope scaling {shown(kind)}; expected none, or 'llama3'")
-    return RopeScaling(
-        factor=_real("rope factor", value.get("factor")),
-        low=_real("low_freq_factor", value.get("low_freq_factor")),
-        high=_real("high_freq_factor", value.get("high_freq_factor")),
-        original=_whole("original_max_position_embeddings", value.get("original_max_position_embeddings")),
-    )

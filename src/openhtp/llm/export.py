@@ -1,4 +1,4 @@
-"""From a float Llama to a bundle: AR graphs of one set of weights, in parts, ready for a device."""
+"""From a float model to a bundle: AR graphs of one set of weights, in parts, ready for a device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from openhtp.compiler.driver import CompileOptions, portable_program
-from openhtp.core.blas_threads import one_blas_thread
 from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.hmx_layout import BLOCK, MOST_NEW_TOKENS, round_up, sizes_problem
+from openhtp.core.hmx_layout import BLOCK, CONTEXT_MULTIPLE, MOST_NEW_TOKENS, round_up, sizes_problem
+from openhtp.core.machine import one_blas_thread
 from openhtp.core.tensor import TensorSpec
 from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
 from openhtp.llm.balancing import balanced
 from openhtp.llm.bundle import About, Bundle, graph_name
+from openhtp.llm.config import LlamaConfig
 from openhtp.llm.graphs import PartPlan, part_graph
 from openhtp.llm.model import Llama, Thin
 from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
@@ -40,6 +41,8 @@ _MOST_COMPENSATED = 100_000_000
 _NARROW = 4
 # Tokens that calibration sees at a time.
 _WINDOW = 1024
+# Tokens of a cache that nobody gave a size: models for 128 times as many would need it for each of them.
+_LONGEST_BY_DEFAULT = 4096
 # Weights of the largest matrix up to which products are quicker on one thread than on several.
 _MOST_ON_ONE_THREAD = 1 << 20
 
@@ -64,11 +67,11 @@ def export(
 
     Args:
         model: what ``load`` returns, or a ``Llama`` of random weights.
-        context: tokens that the cache holds, the model's own unless given; several, and the cache may grow.
+        context: tokens that the cache holds, up to 4096 unless given; several, and the cache may grow.
         ar: how many tokens the graphs take at a time; all share one set of weights.
         parts: how many graphs a pass is split into; fewer yields, or shorter blocking.
         precision: ``w8a16``, ``w8a8`` or ``w4a16``.
-        native_kv: keep the cache in the layout of the matrix unit, which is the default unless ``concat_kv``.
+        native_kv: keep the cache in the matrix unit's layout: the default where it fits, unless ``concat_kv``.
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
         concat_kv: graphs as AI Hub exports them for Genie: the cache is flat and shorter by the new tokens, which
             Concat puts behind it.
@@ -81,9 +84,9 @@ def export(
         progress: told what is being done and how far it is.
     """
     chosen = precision_named(precision)
-    lengths = _checked_contexts(model.config.context if context is None else context)
+    lengths = _checked_contexts(_own_context(model.config) if context is None else context)
     steps = _checked_ar(ar)
-    native = _checked_native(native_kv, concat_kv)
+    native = _checked_native(native_kv, concat_kv, model.config)
     for length in lengths:
         _check_sizes(model, length, steps, native=native, native_out=native_out)
     count = _checked_parts(parts, model)
@@ -218,11 +221,18 @@ def _tell(progress: Progress | None, what: str, done: float) -> None:
         progress(what, done)
 
 
-def _checked_native(native: bool | None, concat: bool) -> bool:
-    """Native unless told otherwise, or the new tokens are put behind the cache by Concat."""
+def _checked_native(native: bool | None, concat: bool, config: LlamaConfig) -> bool:
+    """Native unless told otherwise, heads have another size, or Concat puts new tokens behind the cache."""
     if native and concat:
         raise InvalidArgument("native_kv and concat_kv; a native cache takes new tokens by ScatterElements only")
-    return not concat if native is None else native
+    fits = sizes_problem(CONTEXT_MULTIPLE, config.head_dim) is None
+    return fits and not concat if native is None else native
+
+
+def _own_context(config: LlamaConfig) -> int:
+    """The tokens that a model was made for, within reason, and in the multiples that any cache can have."""
+    most = min(config.context, _LONGEST_BY_DEFAULT, config.window or config.context)
+    return most - most % CONTEXT_MULTIPLE or most
 
 
 def _checked_ar(ar: object) -> tuple[int, ...]:
@@ -241,6 +251,12 @@ def _checked_contexts(context: object) -> tuple[int, ...]:
 
 
 def _check_sizes(model: Llama, length: int, ar: Sequence[int], *, native: bool, native_out: bool) -> None:
+    window = model.config.window
+    if window is not None and length > window:
+        raise InvalidArgument(
+            f"context is {length}; the model has layers that see {window} tokens only, and graphs show all layers"
+            f" the same tokens: export it with a context of up to {window}"
+        )
     if native:
         problem = sizes_problem(length, model.config.head_dim)
         if problem is not None:
@@ -288,5 +304,5 @@ def _pattern(pattern: str | None, precision: Precision) -> str:
 
 
 def _completed(model: Llama, ranges: Ranges) -> Ranges:
-    table = model.weights["embed"]
+    table = model.table
     return {**ranges, "embed_table": (float(np.min(table)), float(np.max(table)))}

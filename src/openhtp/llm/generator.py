@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import status as st
-from openhtp.core.checks import items_of, real_number, shown, whole_number
+from openhtp.core.checks import items_of, real_number, shown, type_in_words, whole_number
 from openhtp.core.enumerations import Priority
 from openhtp.core.errors import InvalidArgument, WrongState
 from openhtp.core.hmx_layout import round_up
@@ -70,16 +70,20 @@ class Generator:
             adapter: one of the bundle's LoRA adapters, by name.
             shares: another generator of the same bundle, whose graphs are used, too; adapters stay apart.
         """
+        _check_kind("bundle", bundle, Bundle, "what llm.export or llm.Bundle.at returns")
+        _check_kind("device", device, Device, "a device, as Backend.create_device returns it")
+        if shares is not None:
+            _check_kind("shares", shares, Generator, "another Generator, or None")
         self._bundle = bundle
         self._device = device
         self._priority = Priority.parse(priority)
         self._chunk = _checked_chunk(chunk, bundle)
         self._lookahead = _checked_lookahead(lookahead, bundle)
         self._adapter = _checked_adapter(adapter, bundle)
-        start = bundle.contexts[0] if context is None else context
-        if start not in bundle.contexts:
+        start = bundle.contexts[0] if context is None else whole_number(context)
+        if start is None or start not in bundle.contexts:
             raise InvalidArgument(
-                f"context is {shown(start)}; the bundle has graphs for {', '.join(map(str, bundle.contexts))}"
+                f"context is {shown(context)}; the bundle has graphs for {', '.join(map(str, bundle.contexts))}"
             )
         self._loaded: LoadedBundle = self._load() if shares is None else shares._loaded
         self._owner = shares is None
@@ -374,6 +378,11 @@ class Generator:
         return [number for number in numbers if number is not None]
 
 
+def _check_kind(what: str, value: object, kind: type, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{what} is {type_in_words(value)}; expected {expected}")
+
+
 def _checked_most(max_new: object) -> int:
     most = whole_number(max_new)
     if most is None or most < 1:
@@ -382,7 +391,7 @@ def _checked_most(max_new: object) -> int:
 
 
 def _checked_chunk(chunk: object, bundle: Bundle) -> int:
-    if chunk == "auto":
+    if isinstance(chunk, str) and chunk == "auto":
         return bundle.ar[0]
     number = whole_number(chunk)
     if number is None or number not in bundle.ar:
@@ -404,7 +413,7 @@ def _checked_lookahead(lookahead: object, bundle: Bundle) -> int:
         raise InvalidArgument(f"lookahead is {shown(lookahead)}; expected a number of tokens to guess, or 0")
     if number and number + 1 > bundle.ar[0]:
         raise InvalidArgument(
-            f"lookahead of {number} needs a graph of {number + 1} tokens; the largest is AR-{bundle.ar[0]}"
+            f"lookahead is {shown(number)}, one less than a pass checks; the largest is AR-{bundle.ar[0]}"
         )
     return number
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from openhtp.core.hmx_layout import BLOCK
 from openhtp.llm.config import LlamaConfig
+from openhtp.llm.positions import RopeScaling, frequencies
 
 GENIE_CONFIG = "genie_config.json"
 # Genie takes this for "no such token".
@@ -53,7 +54,7 @@ def genie_config(
                     "version": 1,
                     "type": "binary",
                     "binary": {"version": 1, "ctx-bins": list(parts), **_lora(adapters)},
-                    "positional-encoding": _positions(config),
+                    "positional-encoding": _positions(config, context),
                 },
             },
         }
@@ -91,18 +92,40 @@ def _backend(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _positions(config: LlamaConfig) -> dict[str, Any]:
+def _positions(config: LlamaConfig, context: int) -> dict[str, Any]:
     rope: dict[str, Any] = {"type": "rope", "rope-dim": config.head_dim // 2, "rope-theta": _number(config.theta)}
     scaling = config.scaling
     if scaling is not None:
-        rope["rope-scaling"] = {
-            "rope-type": "llama3",
-            "factor": scaling.factor,
-            "low-freq-factor": scaling.low,
-            "high-freq-factor": scaling.high,
-            "original-max-position-embeddings": int(scaling.original),
-        }
+        llama3 = scaling.kind == "llama3"
+        rope["rope-scaling"] = _llama3(scaling) if llama3 else _each_pair(config, scaling, context)
     return rope
+
+
+def _llama3(scaling: RopeScaling) -> dict[str, Any]:
+    return {
+        "rope-type": "llama3",
+        "factor": scaling.factor,
+        "low-freq-factor": scaling.low,
+        "high-freq-factor": scaling.high,
+        "original-max-position-embeddings": int(scaling.original),
+    }
+
+
+def _each_pair(config: LlamaConfig, scaling: RopeScaling, context: int) -> dict[str, Any]:
+    """Any stretching as LongRoPE, the one kind that names a divisor for each frequency.
+
+    Genie does not know ``linear`` and ``yarn``. It would also multiply cosines and sines by what follows from the
+    factor; the graphs have that in their scores, so the factor is 1.
+    """
+    plain = frequencies(config.theta, config.head_dim, None, context)
+    divisors = [float(divisor) for divisor in plain / scaling.stretched(plain, config.theta, context)]
+    return {
+        "rope-type": "longrope",
+        "factor": 1.0,
+        "original-max-position-embeddings": int(scaling.original),
+        "short-factor": divisors,
+        "long-factor": divisors,
+    }
 
 
 def _number(value: float) -> int | float:

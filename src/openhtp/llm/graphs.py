@@ -23,7 +23,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
-from openhtp.llm.model import Llama
+from openhtp.llm.model import Llama, product_factor
 from openhtp.llm.quantizing import FIXED, Levels, Precision, Range, Ranges, activation_encoding, kv_encoding
 
 # Masked scores are this much lower than any other, or more: their share rounds to nothing.
@@ -130,8 +130,9 @@ class _Part:
         self._place = ""
         if plan.is_last:
             normed = self._norm("norm", hidden)
-            logits = self._linear("logits", normed, "output", bits=8)
-            scribe.made("logits", "Reshape", [logits], (1, plan.ar, config.vocab), result=DataFormat.DENSE)
+            scribe.made(
+                "logits", "Reshape", [self._logits(normed)], (1, plan.ar, config.vocab), result=DataFormat.DENSE
+            )
         else:
             shape = (1, 1, plan.ar, config.hidden)
             scribe.made(hidden_name(plan.number), "Reshape", [hidden], shape, result=DataFormat.DENSE)
@@ -142,7 +143,7 @@ class _Part:
     def _table(self) -> TensorSpec:
         """The embedding in the type of activations, so that looking up does not round."""
         quant = activation_encoding(self._ranges["embed_table"], self._dtype)
-        stored = quant.quantize(self._model.weights["embed"], *self._dtype.integer_range)
+        stored = quant.quantize(self._model.table, *self._dtype.integer_range)
         return self._scribe.constant("embed", stored.astype(self._dtype.numpy), self._dtype, quant)
 
     def _declare_shared(self) -> None:
@@ -190,22 +191,36 @@ class _Part:
     def _layer(self, layer: int, hidden: TensorSpec, keys: TensorSpec, values: TensorSpec) -> TensorSpec:
         config, ar = self._config, self._plan.ar
         x = self._norm("attention_norm", hidden)
-        q = self._rotated("q", self._linear("q", x, "wq"), config.heads)
-        k = self._rotated("k", self._linear("k", x, "wk"), config.kv_heads)
+        q = self._in_heads("q", self._linear("q", x, "wq"), config.heads)
+        k = self._in_heads("k", self._linear("k", x, "wk"), config.kv_heads)
+        if config.qk_norm:
+            q, k = self._norm("q_norm", q), self._norm("k_norm", k)
+        q, k = self._rotated("q", q), self._rotated("k", k)
         v = self._in_heads("v", self._linear("v", x, "wv"), config.kv_heads)
         old = [self._updated("key", layer, keys, k), self._updated("value", layer, values, v)]
         heads = [self._attention(head, q, old) for head in range(config.heads)]
         attended = self._scribe.joined(self._name("heads"), heads, -1)
         rows = self._scribe.reshaped(self._name("rows"), attended, (ar, config.heads * config.head_dim))
-        hidden = self._binary("after_attention", "ElementWiseAdd", hidden, self._linear("o", rows, "wo"))
+        result = self._linear("o", rows, "wo")
+        if config.post_norms:
+            result = self._norm("attention_post_norm", result)
+        hidden = self._binary("after_attention", "ElementWiseAdd", hidden, result)
         x = self._norm("ffn_norm", hidden)
-        gate = self._linear("gate_out", x, "gate")
+        active = self._activated(self._linear("gate_out", x, "gate"))
+        inner = self._binary("inner", "ElementWiseMultiply", active, self._linear("up_out", x, "up"))
+        result = self._linear("down_out", inner, "down")
+        if config.post_norms:
+            result = self._norm("ffn_post_norm", result)
+        return self._binary("after_ffn", "ElementWiseAdd", hidden, result)
+
+    def _activated(self, gate: TensorSpec) -> TensorSpec:
+        if self._config.activation == "gelu_tanh":
+            # The HTP has the exact function only; its approximation by tanh is at most 0.0005 away.
+            return self._scribe.made(self._name("gelu"), "Gelu", [gate], gate.shape, quant=self._encoding("gelu"))
         slope = self._scribe.made(
             self._name("sigmoid"), "Sigmoid", [gate], gate.shape, quant=self._encoding("sigmoid")
         )
-        silu = self._binary("silu", "ElementWiseMultiply", gate, slope)
-        inner = self._binary("inner", "ElementWiseMultiply", silu, self._linear("up_out", x, "up"))
-        return self._binary("after_ffn", "ElementWiseAdd", hidden, self._linear("down_out", inner, "down"))
+        return self._binary("silu", "ElementWiseMultiply", gate, slope)
 
     def _updated(self, side: str, layer: int, past: TensorSpec, new: TensorSpec) -> list[TensorSpec]:
         """The cache of each head with its new tokens, which are also given out."""
@@ -240,9 +255,13 @@ class _Part:
         name = self._name(f"head_{head}")
         query = scribe.sliced(f"{name}_q", q, 1, head, head + 1)
         shape = (1, 1, plan.ar, plan.context)
+        cap = config.attention_cap
+        kind = "scores" if cap is None else "raw_scores"
         scores = scribe.made(
-            f"{name}_scores", "MatMul", [query, caches[0][shared]], shape, quant=self._encoding("scores")
+            f"{name}_{kind}", "MatMul", [query, caches[0][shared]], shape, quant=self._encoding(kind)
         )
+        if cap is not None:
+            scores = self._capped(f"{name}_scores", scores, cap, "scores")
         masked = self._selected(name, scores) if plan.pattern else self._masked(name, scores)
         chances = scribe.made(
             f"{name}_chances", "Softmax", [masked], shape, quant=self._encoding("probabilities"), axis=3
@@ -294,7 +313,8 @@ class _Part:
         return activation_encoding(self._range(name), self._dtype)
 
     def _norm(self, name: str, hidden: TensorSpec) -> TensorSpec:
-        weight = self._model.weights[self._name(name)]
+        factor = np.float32(product_factor(self._name(name), self._config))
+        weight = self._model.weights[self._name(name)] * factor
         quant = activation_encoding((float(weight.min()), float(weight.max())), self._dtype)
         stored = quant.quantize(weight, *self._dtype.integer_range).astype(self._dtype.numpy)
         gamma = self._scribe.constant(self._name(name), stored, self._dtype, quant)
@@ -305,21 +325,44 @@ class _Part:
             hidden.shape,
             quant=self._encoding(f"{name}_out"),
             epsilon=self._config.eps,
-            axes=np.array([1], np.uint32),
+            axes=np.array([hidden.rank - 1], np.uint32),
         )
 
+    def _logits(self, normed: TensorSpec) -> TensorSpec:
+        cap = self._config.logit_cap
+        if cap is None:
+            return self._linear("logits", normed, "output", bits=8)
+        return self._capped("logits_rows", self._linear("raw_logits", normed, "output", bits=8), cap, "logits")
+
+    def _capped(self, output: str, x: TensorSpec, cap: float, name: str) -> TensorSpec:
+        """The cap times the tanh of numbers that were divided by it."""
+        most = (1 << self._dtype.bits) - 1
+        unit = ScaleOffset(2.0 / most, -(most // 2))
+        bent = self._scribe.made(f"{output}_bent", "Tanh", [x], x.shape, quant=unit)
+        level = np.full((1,), most, self._dtype.numpy)
+        factor = self._scribe.constant(f"cap_{cap:g}", level, self._dtype, ScaleOffset(cap / most, 0))
+        quant = self._encoding(name)
+        return self._scribe.made(output, "ElementWiseMultiply", [bent, factor], x.shape, quant=quant)
+
     def _linear(self, name: str, x: TensorSpec, weight: str, *, bits: int | None = None) -> TensorSpec:
-        stored, quant = self._levels.of(self._name(weight), self._precision.weight_bits if bits is None else bits)
-        levels = self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)
+        width = self._precision.weight_bits if bits is None else bits
+        stored, quant = self._levels.of(self._name(weight), width)
+        factors = [self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)]
+        if weight in self._config.biases:
+            assert isinstance(x.quant, ScaleOffset)
+            steps, encoding = self._levels.bias_of(self._name(weight), width, x.quant.scale)
+            bias = self._name(f"{weight}_bias")
+            factors.append(self._scribe.constant(bias, steps, DType.SFIXED_POINT_32, encoding))
         output = self._name(name) if name != "logits" else "logits_rows"
         if self._room is not None and self._name(weight) in self._room.ranks:
-            base = self._product(f"{output}_base", x, levels, f"{name}_base")
+            base = self._product(f"{output}_base", x, factors, f"{name}_base")
             return self._binary(name, "ElementWiseAdd", base, self._added(name, x, weight))
-        return self._product(output, x, levels, name)
+        return self._product(output, x, factors, name)
 
-    def _product(self, output: str, x: TensorSpec, levels: TensorSpec, name: str) -> TensorSpec:
-        shape = (x.shape[0], levels.shape[0])
-        return self._scribe.made(output, "FullyConnected", [x, levels], shape, quant=self._encoding(name))
+    def _product(self, output: str, x: TensorSpec, factors: Sequence[TensorSpec], name: str) -> TensorSpec:
+        """A product with a matrix, plus its bias if that is given, too."""
+        shape = (x.shape[0], factors[0].shape[0])
+        return self._scribe.made(output, "FullyConnected", [x, *factors], shape, quant=self._encoding(name))
 
     def _added(self, name: str, x: TensorSpec, weight: str) -> TensorSpec:
         """The sum that an adapter adds: a product with two thin matrices that can be exchanged."""
@@ -328,7 +371,7 @@ class _Part:
         for half, half_name in zip(halves, ("down", "up"), strict=True):
             empty = np.zeros(half.shape, half.dtype.numpy)
             matrix = self._scribe.constant(half.name, empty, half.dtype, half.quant, updateable=True)
-            x = self._product(self._name(f"{name}_{half_name}"), x, matrix, f"{name}_{half_name}")
+            x = self._product(self._name(f"{name}_{half_name}"), x, [matrix], f"{name}_{half_name}")
         return x
 
     def _binary(self, name: str, op: str, left: TensorSpec, right: TensorSpec) -> TensorSpec:
@@ -341,9 +384,8 @@ class _Part:
         )
         return self._scribe.transposed(self._name(f"{name}_heads"), split, (0, 2, 1, 3))
 
-    def _rotated(self, name: str, x: TensorSpec, heads: int) -> TensorSpec:
+    def _rotated(self, name: str, whole: TensorSpec) -> TensorSpec:
         scribe, half = self._scribe, self._config.head_dim // 2
-        whole = self._in_heads(name, x, heads)
         first = scribe.sliced(self._name(f"{name}_first"), whole, 3, 0, half)
         second = scribe.sliced(self._name(f"{name}_second"), whole, 3, half, 2 * half)
         cos, sin = self._rotations

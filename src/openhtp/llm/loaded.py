@@ -226,9 +226,10 @@ class Sequencer:
         """Stored cosines and sines of at least the first ``count`` positions; more are kept for later."""
         if len(self._turned[0]) < count:
             quant, kind = stage.turns, stage.inputs[_TURNS[0]].dtype
+            more = max(count, 2 * len(self._turned[0]), self.cache.context)
             stored = [
                 np.rint(values / np.float32(quant.scale)) - np.float32(quant.offset)
-                for values in self._config.rotations(0, max(count, 2 * len(self._turned[0]), self.cache.context))
+                for values in self._config.rotations(0, more, self._bundle.context)
             ]
             cos, sin = (np.clip(values, 0, np.iinfo(kind).max).astype(kind) for values in stored)
             self._turned = cos, sin

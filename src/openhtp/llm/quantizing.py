@@ -156,6 +156,7 @@ def sampled_texts(
 _BLOCK = 64
 # A share of the mean square of all inputs that is added to the moments: more of it trusts correlations less.
 _LEAST_DAMPING = 0.01
+_MOST_BIAS = 2**31 - 1
 
 
 class Levels:
@@ -177,6 +178,14 @@ class Levels:
             factor = np.float32(product_factor(name, self._model.config))
             self._known[name, bits] = self._rounded(name, self._model.weights[name] * factor, bits)
         return self._known[name, bits]
+
+    def bias_of(self, name: str, bits: int, input_scale: float) -> tuple[npt.NDArray[np.int32], AxisScaleOffset]:
+        """A matrix's bias in steps of its products, for an input with that scale."""
+        scales = np.array(self.of(name, bits)[1].scales) * input_scale
+        factor = product_factor(name, self._model.config)
+        steps = np.rint(self._model.weights[f"{name}_bias"].astype(np.float64) * factor / scales)
+        stored = np.clip(steps, -_MOST_BIAS, _MOST_BIAS).astype(np.int32)
+        return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
 
     def _rounded(self, name: str, matrix: Array, bits: int) -> tuple[npt.NDArray[np.int8], AxisScaleOffset]:
         highest = (1 << (bits - 1)) - 1
