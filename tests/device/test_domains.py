@@ -16,22 +16,27 @@ from tests.waiting import PATIENCE_S
 DOMAIN_MB = 15
 
 
-def binary_of(device: htp.Device, mib: float, io_kib: int = 16, name: str = "g") -> bytes:
-    """A binary of a graph with so much data, and inputs and outputs of so much."""
+def add_graph(context: htp.Context, mib: float, io_kib: int = 16, name: str = "g") -> None:
+    """A graph with so much data, and inputs and outputs of so much."""
     wide = 512
     data = np.random.default_rng(int(mib * 1000)).random((int(mib * MIB) // 4 // wide, wide), dtype=np.float32)
     rest = io_kib * KIB // 4 - wide - len(data)
+    graph = context.create_graph(name, precision="float32")
+    x = graph.add_tensor("x", (1, wide), "float32", kind="app_write")
+    y = graph.add_tensor("y", (1, len(data)), "float32", kind="app_read")
+    w = graph.add_tensor("w", data.shape, "float32", data=data)
+    graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
+    if rest > 0:
+        more = graph.add_tensor("more", (1, rest // 2), "float32", kind="app_write")
+        out = graph.add_tensor("out", (1, rest // 2), "float32", kind="app_read")
+        graph.add_node("Relu", inputs=[more], outputs=[out])
+    graph.finalize()
+
+
+def binary_of(device: htp.Device, mib: float, io_kib: int = 16, name: str = "g") -> bytes:
+    """A binary of such a graph."""
     with device.create_context(prepare_only=True) as context:
-        graph = context.create_graph(name, precision="float32")
-        x = graph.add_tensor("x", (1, wide), "float32", kind="app_write")
-        y = graph.add_tensor("y", (1, len(data)), "float32", kind="app_read")
-        w = graph.add_tensor("w", data.shape, "float32", data=data)
-        graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
-        if rest > 0:
-            more = graph.add_tensor("more", (1, rest // 2), "float32", kind="app_write")
-            out = graph.add_tensor("out", (1, rest // 2), "float32", kind="app_read")
-            graph.add_node("Relu", inputs=[more], outputs=[out])
-        graph.finalize()
+        add_graph(context, mib, io_kib, name)
         return context.get_binary()
 
 
@@ -67,6 +72,18 @@ def test_five_models_are_packed(maker: htp.Device, device: htp.Device) -> None:
     for size in (1.5, 1.5, 1.0, 1.0, 0.25):
         device.create_context_from_binary(binary_of(maker, 4 * size - 0.1))
     assert [domain for _, domain in sorted(where(device).items())] == [0, 0, 1, 1, 0]
+
+
+def test_shared_weights_are_in_each_domain_that_has_their_graphs(maker: htp.Device, device: htp.Device) -> None:
+    """Graphs of one context share; contexts in two domains do not, although they have the same binary."""
+    with maker.create_context(prepare_only=True, weight_sharing_enabled=True) as context:
+        for name in ("a", "b"):
+            add_graph(context, 10, name=name)
+        binary = context.get_binary()
+    contexts = [device.create_context_from_binary(binary) for _ in range(2)]
+    assert sorted(where(device).values()) == [0, 1], contexts
+    counted = [domain["memory"]["weights"] / MIB for domain in domains_of(device)]
+    assert counted == pytest.approx([10, 10], rel=0.01)
 
 
 def crowd(maker: htp.Device, device: htp.Device, **options: Any) -> Iterator[htp.Context]:
@@ -171,14 +188,18 @@ def test_domains_end_with_what_was_in_them(maker: htp.Device, device: htp.Device
 
 
 def spilling_binary(device: htp.Device, *names: str) -> bytes:
-    """Graphs whose tensors have more bytes than the VTCM that they take."""
+    """Graphs that need a result again later, and make another meanwhile: both are larger than their VTCM."""
     with device.create_context(prepare_only=True) as context:
         for name in names or ("g",):
             graph = context.create_graph(name, precision="float32", vtcm_mb=1)
             shape = (1, 1024, 512)
             x = graph.add_tensor("x", shape, "float32", kind="app_write")
             y = graph.add_tensor("y", shape, "float32", kind="app_read")
-            graph.add_node("Relu", inputs=[x], outputs=[y])
+            again = graph.add_tensor("again", shape, "float32")
+            other = graph.add_tensor("other", shape, "float32")
+            graph.add_node("Relu", inputs=[x], outputs=[again])
+            graph.add_node("Tanh", inputs=[again], outputs=[other])
+            graph.add_node("ElementWiseAdd", inputs=[again, other], outputs=[y])
             graph.finalize()
         return context.get_binary()
 

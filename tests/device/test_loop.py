@@ -36,6 +36,7 @@ class Machine:
         self.clock = Clock()
         self.ready: list[Start] = []
         self.did: list[str] = []
+        self.stopped: list[int] = []
         self.coming: list[tuple[int, Callable[[], object]]] = []
         self.loop = Loop(Scheduler(DeviceResources()), self.clock, self, self)
         for client, priority in ((LOW, 0), (HIGH, 200)):
@@ -66,6 +67,9 @@ class Machine:
 
     def hurry(self, t: int, job: int) -> None:
         pass
+
+    def stop(self, job: int) -> None:
+        self.stopped.append(job)
 
     def forget(self, job: int) -> None:
         pass
@@ -204,6 +208,13 @@ def test_an_abort_that_came_during_a_step_ends_the_job_with_it(machine: Machine)
 def test_a_timeout_during_a_step_ends_the_job_with_it(machine: Machine) -> None:
     machine.submit(1, LOW, steps=3, timeout_at=STEP_NS // 2)
     assert machine.run() == ["1.0", "1 timed_out"]
+
+
+def test_a_runner_is_told_to_stop_the_step_of_a_job_whose_time_is_over() -> None:
+    machine = Machine()
+    machine.submit(1, LOW, steps=3, timeout_at=STEP_NS // 2)
+    machine.run()
+    assert machine.stopped == [1]
 
 
 def test_a_job_that_ends_before_its_timeout_is_done(machine: Machine) -> None:

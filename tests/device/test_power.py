@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedFeature
 from openhtp.core.units import US
-from openhtp.device.power import MAX_CONFIGS, Power
+from openhtp.device.power import MAX_CONFIGS, Power, SystemLatency
 from openhtp.hw.clocks import COLD_NS, WARM_NS, Clocks, StandingVote, clocks_for
 from openhtp.hw.perf_profiles import PERF_PROFILES, SUSTAIN_US
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, DcvsVote, HmxVote
@@ -300,3 +302,26 @@ class TestPowerUp:
         bench.set(10, dcvs=DcvsVote(sleep_latency_us=500), hmx_timeout_us=1000)
         assert bench.power.power_up_ns(0, 1000 * US, in_use=False) == WARM_NS
         assert bench.power.power_up_ns(0, 1000 * US + 1, in_use=False) == WARM_NS + 500 * US
+
+
+def test_the_shortest_latency_is_asked_of_the_system(tmp_path: Path) -> None:
+    asked = tmp_path / "latency"
+    asked.touch()
+    power = Power(75, 1, lambda record: None, SystemLatency(str(asked)))
+    for number, us in ((1, 100), (2, 40)):
+        power.create(number, number, 0)
+        power.set(number, SetPowerConfig(config=number, rpc_control_latency_us=us), 0, busy=False)
+    assert power.describe(0)["system_latency_us"] == 40
+    assert int.from_bytes(asked.read_bytes(), sys.byteorder) == 40
+    power.forget(2, 0)
+    assert power.describe(0)["system_latency_us"] == 100
+    assert int.from_bytes(asked.read_bytes(), sys.byteorder) == 100
+    power.destroy(1, 1, 0)
+    assert power.describe(0)["system_latency_us"] is None
+
+
+def test_a_system_that_takes_no_latency_stops_nobody(tmp_path: Path) -> None:
+    power = Power(75, 1, lambda record: None, SystemLatency(str(tmp_path / "none")))
+    power.create(1, 1, 0)
+    power.set(1, SetPowerConfig(config=1, rpc_control_latency_us=100), 0, busy=False)
+    assert power.describe(0)["system_latency_us"] is None

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from openhtp.core.latches import Promise
+from openhtp.core.threads import beside
 from openhtp.device.seat import Seat
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def never() -> int:
@@ -58,3 +61,115 @@ def test_a_wish_ends_when_the_loop_has_been_awake(seat: Seat, step: Callable[[Se
     if step is Seat.take:
         seat.leave()
     assert seat.try_take(object())
+
+
+def visiting(seat: Seat, guest: object) -> Promise[bool]:
+    """Somebody sits, and there is a guest at the door."""
+    visit = beside(lambda: seat.visit(guest), name="guest")
+    wait_until(lambda: seat.guests)
+    return visit
+
+
+def test_a_host_sits_while_its_guest_computes(seat: Seat) -> None:
+    host, guest = object(), object()
+    assert seat.try_take(host)
+    seat.soon_free = False
+    visit = visiting(seat, guest)
+    hosting = beside(lambda: seat.entertain(host), name="host")
+    assert visit.result(PATIENCE_S)
+    assert not hosting.done()
+    assert not seat.try_take(object())
+    assert not seat.visit(object())
+    seat.entertain(guest)  # it has no guest of its own
+    assert not hosting.done()
+    seat.give_up(guest)
+    hosting.result(PATIENCE_S)
+    assert not seat.wanted
+    seat.give_up(host)
+    assert seat.try_take(guest)
+
+
+def test_who_is_at_the_door_when_the_caller_leaves_sits_down(seat: Seat) -> None:
+    caller, guest = object(), object()
+    assert seat.try_take(caller)
+    visit = visiting(seat, guest)
+    seat.give_up(caller)
+    assert visit.result(PATIENCE_S)
+    assert not seat.guests
+    seat.soon_free = False
+    assert not seat.try_take(caller)
+    seat.give_up(guest)
+    assert seat.try_take(caller)
+
+
+def test_the_loop_waits_for_the_host_and_not_for_the_guest(seat: Seat) -> None:
+    host, guest, done = object(), object(), list[str]()
+    assert seat.try_take(host)
+    visit = visiting(seat, guest)
+    loop = beside(seat.take, name="loop")
+    wait_until(lambda: seat._loop_waits)
+    hosting = beside(lambda: seat.entertain(host), name="host")
+    assert visit.result(PATIENCE_S)
+    seat.leave_over(lambda: done.append("the rest of the guest's"))
+    seat.give_up(guest)
+    hosting.result(PATIENCE_S)
+    assert seat.wanted
+    seat.leave_over(lambda: done.append("the rest of the host's"))
+    assert not done
+    seat.give_up(host)
+    loop.result(PATIENCE_S)
+    assert done == ["the rest of the guest's", "the rest of the host's"]
+
+
+def test_nobody_is_the_guest_of_the_loop(seat: Seat) -> None:
+    seat.soon_free = False
+    seat.take()
+    seat.soon_free = False
+    assert not seat.visit(object())
+    assert not seat.guests
+    seat.leave()
+    caller = object()
+    assert seat.visit(caller)
+    seat.give_up(caller)
+    seat.take()
+
+
+def test_a_guest_that_is_interrupted_keeps_nobody_waiting(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptedWait:
+        def get(self) -> None:
+            raise KeyboardInterrupt
+
+        def put(self, news: bool) -> None: ...
+
+    host, guest = object(), object()
+    assert seat.try_take(host)
+    with monkeypatch.context() as patch:
+        patch.setattr("openhtp.device.seat.queue.SimpleQueue", InterruptedWait)
+        with pytest.raises(KeyboardInterrupt):
+            seat.visit(guest)
+    hosting = beside(lambda: seat.entertain(host), name="host")
+    seat.give_up(guest)  # as is done for whoever is interrupted
+    hosting.result(PATIENCE_S)
+    seat.give_up(host)
+    seat.take()
+
+
+def test_a_host_that_is_interrupted_waits_for_its_guest_all_the_same(
+    seat: Seat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, guest = object(), object()
+    assert seat.try_take(host)
+    visit = visiting(seat, guest)
+    naps = list[float]()
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            seat.give_up(guest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("openhtp.device.seat.nap", nap)
+    with pytest.raises(KeyboardInterrupt):
+        seat.entertain(host)
+    assert len(naps) == 3
+    assert visit.result(PATIENCE_S)

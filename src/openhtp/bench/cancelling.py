@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -85,6 +86,17 @@ def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
     yield CancelResult(network=network, rows=rows)
 
 
+def late_ms(device: htp.Device, binary: bytes | Path, moments: int) -> list[float]:
+    """Milliseconds from an abort until the creation of a context is back, at moments of its usual length."""
+
+    def begin(signal: htp.Signal, times: CallTimes) -> None:
+        _created(device, binary, signal, times)
+
+    usual_s = _usual(device.backend, begin)
+    late_ns = [_stopped(device.backend, "abort", begin, usual_s * (n + 0.5) / moments) for n in range(moments)]
+    return [late / 1e6 for late in late_ns if late is not None]
+
+
 def _finalized(device: htp.Device, model: Any, signal: htp.Signal, times: CallTimes) -> None:
     with device.create_context() as context:
         graph = context.compose_graph(model, "network")
@@ -92,7 +104,7 @@ def _finalized(device: htp.Device, model: Any, signal: htp.Signal, times: CallTi
             graph.finalize(signal=signal)
 
 
-def _created(device: htp.Device, binary: bytes, signal: htp.Signal, times: CallTimes) -> None:
+def _created(device: htp.Device, binary: bytes | Path, signal: htp.Signal, times: CallTimes) -> None:
     with times:
         context = device.create_context_from_binary(binary, signal=signal)
     context.free()

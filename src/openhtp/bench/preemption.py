@@ -6,14 +6,14 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 import openhtp as htp
-from openhtp.bench.quiet import Progress, p99
+from openhtp.bench.quiet import MeasuredGoal, Progress, p99
 from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
@@ -213,3 +213,16 @@ def urgent_row(what: str, undisturbed_us: Sequence[float], every_us: Sequence[fl
     disturbed = len(every_us) - len(undisturbed_us)
     shares = (median / long_us, p99_us / long_us, p99(every_us) / long_us)
     return UrgentRow(what, *shares, len(undisturbed_us), disturbed)
+
+
+def urgent_goals(rows: Iterable[UrgentRow]) -> list[MeasuredGoal]:
+    """What a more urgent graph is to reach, and what it did."""
+    return [
+        MeasuredGoal(
+            f"p99 of an urgent graph: {row.what}",
+            "% of the long run",
+            100 * row.p99_share,
+            100 * MOST_URGENT_SHARE,
+        )
+        for row in rows
+    ]

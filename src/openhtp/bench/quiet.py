@@ -41,6 +41,20 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
 
 
+class MeasuredGoal(msgspec.Struct, frozen=True):
+    """A number that is to be no larger than ``most``, in the same unit."""
+
+    what: str
+    unit: str
+    measured: float
+    most: float
+
+    @property
+    def ratio(self) -> float:
+        """The measured part of what is allowed; above 1 the goal is missed."""
+        return self.measured / self.most
+
+
 class QuietResult(msgspec.Struct, kw_only=True):
     """The common part of gated results: how many pieces met a quiet moment, and how many did not."""
 

@@ -33,12 +33,18 @@ from openhtp.bench.cancelling import CancelResult
 from openhtp.bench.language import LanguageResult
 from openhtp.bench.loading import BinaryFigures, LoadResult
 from openhtp.bench.networks import Contender, NetworksResult
-from openhtp.bench.preemption import MOST_URGENT_SHARE, UrgentRow
+from openhtp.bench.preemption import UrgentRow
 from openhtp.bench.queueing import Result
 from openhtp.bench.quiet import Progress, QuietResult
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
-from openhtp.cli._interruption import interruption_sheet, network_files, preemption_sheet
+from openhtp.cli._interruption import (
+    goals_sheet,
+    interruption_sheet,
+    network_files,
+    preemption_sheet,
+    urgent_sheet,
+)
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
@@ -181,20 +187,14 @@ def ort_(
     show(sheet)
     if result.urgent:
         _show_urgent(result.urgent, result.long_network, result.long_ms)
+    show(goals_sheet(result.goals()))
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
     _finish(result, json_file)
 
 
 def _show_urgent(rows: Sequence[UrgentRow], network: str, long_ms: float) -> None:
-    title = f"an urgent graph beside {network}, {long_ms:.1f} ms alone (measured, parts of the long run)"
-    columns = ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %", "samples", "disturbed")
-    beside = TextTable(title, columns)
-    for row in rows:
-        shares = (row.median_share, row.p99_share, row.p99_share_all)
-        beside.add(row.what, *(f"{share:.1%}" for share in shares), str(row.samples), str(row.disturbed))
-    show(beside)
-    say(f"the goal of a more urgent one is a p99 of at most {MOST_URGENT_SHARE:.0%}")
+    show(urgent_sheet(rows, network, long_ms))
     if any(row.samples < _FEW_SAMPLES for row in rows):
         say(f"fewer than {_FEW_SAMPLES} undisturbed samples tell little of a p99: measure on a quiet machine")
 
@@ -206,7 +206,7 @@ def c_(
     samples: Annotated[int, typer.Option(min=20, help="Urgent executions of each kind.")] = 300,
     network: ZooNetwork = "resnet50",
 ) -> None:
-    """Measure a program in C: calls of a trivial graph, and an urgent graph beside a long one."""
+    """Measure a program in C: calls of a trivial graph, an urgent graph beside a long one, and a large binary."""
     result = _measured(lambda _: c_calls.run(pieces=pieces, samples=samples, network=network))
     calls = TextTable(
         "calls of a trivial graph from C (measured, wall clock, medians)",
@@ -217,12 +217,8 @@ def c_(
         ratio = "-" if row.vendor_us is None else f"{row.openhtp_us / row.vendor_us:.3f}"
         calls.add(row.what, f"{row.openhtp_us:,.1f}", vendor, ratio)
     show(calls)
-    first, fresh = result.ratio_to_later("first"), result.ratio_to_later("fresh")
-    say(
-        f"the first asynchronous call of a context takes {first:.1f} times a later one, that of a graph which"
-        f" has not run {fresh:.1f} times; the goal is at most 2"
-    )
     _show_urgent(result.urgent, network, result.long_ms)
+    show(goals_sheet(result.goals()))
     if not result.vendor_installed:
         say(HOW_TO_INSTALL)
     _finish(result, json_file)

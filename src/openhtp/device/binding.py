@@ -11,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.tensor import TensorSpec, batched
 from openhtp.device.contexts import DeviceGraph
-from openhtp.engine.protocol import Run
+from openhtp.engine.protocol import MappingProgram, Run, SharedRange
 from openhtp.rpc import frames
 from openhtp.rpc.shm import SharedBuffer
 
@@ -30,6 +30,7 @@ def bind_ports(
     if not 1 <= batch <= 4096:
         raise InvalidArgument(f"batch multiple {batch}", st.QNN_GRAPH_ERROR_INVALID_ARGUMENT)
     arrays: dict[int, npt.NDArray[Any]] = {}
+    ranges: dict[str, SharedRange] = {}
     for index, binding in enumerate(bindings):
         if binding.port >= len(graph.ports) or binding.port in arrays:
             raise InvalidArgument(
@@ -37,11 +38,14 @@ def bind_ports(
             )
         spec = graph.ports[binding.port]
         shape = _shape(spec, dims[index] if dims is not None else spec.shape, batch)
-        arrays[binding.port] = _view(spec, memories.get(binding.memory), binding, shape)
+        memory = memories.get(binding.memory)
+        arrays[binding.port] = _view(spec, memory, binding, shape)
+        if memory is not None:
+            ranges[spec.name] = SharedRange(memory.fd, memory.nbytes, binding.offset)
     for port, spec in enumerate(graph.ports):
         if port not in arrays:
             arrays[port] = _left_out(spec, batch)
-    return [_bind_piece(graph, arrays, batch, number) for number in range(batch)]
+    return [_bind_piece(graph, arrays, ranges, batch, number) for number in range(batch)]
 
 
 def _shape(spec: TensorSpec, dims: tuple[int, ...], batch: int) -> tuple[int, ...]:
@@ -76,11 +80,21 @@ def _left_out(spec: TensorSpec, batch: int) -> npt.NDArray[Any]:
     return np.full(batched(spec.shape, batch), zero, spec.dtype.numpy)
 
 
-def _bind_piece(graph: DeviceGraph, arrays: dict[int, npt.NDArray[Any]], batch: int, number: int) -> Run:
-    if batch == 1:
-        return graph.loaded.bind({graph.ports[port].name: array for port, array in arrays.items()})
-    pieces = {}
-    for port, array in arrays.items():
-        rows = array.shape[0] // batch
-        pieces[graph.ports[port].name] = array[number * rows : (number + 1) * rows]
-    return graph.loaded.bind(pieces)
+def _bind_piece(
+    graph: DeviceGraph,
+    arrays: dict[int, npt.NDArray[Any]],
+    ranges: dict[str, SharedRange],
+    batch: int,
+    number: int,
+) -> Run:
+    pieces = {graph.ports[port].name: array for port, array in arrays.items()}
+    if batch > 1:
+        for name, array in pieces.items():
+            rows = array.shape[0] // batch
+            pieces[name] = array[number * rows : (number + 1) * rows]
+    if not isinstance(graph.loaded, MappingProgram):
+        return graph.loaded.bind(pieces)
+    starts = {
+        name: whole._replace(offset=whole.offset + number * pieces[name].nbytes) for name, whole in ranges.items()
+    }
+    return graph.loaded.bind_shared(pieces, starts)

@@ -38,3 +38,8 @@ class VirtualClock:
     def advance_to(self, t: int) -> None:
         """Jump ahead; never back."""
         self._now = max(self._now, t)
+
+
+def nap(seconds: float) -> None:
+    """Let this thread sleep. What a signal handler raises ends the nap."""
+    time.sleep(seconds)

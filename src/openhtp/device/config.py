@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import ANY_PLATFORM
 from openhtp.options import DEVICE, OptionValues
 from openhtp.sched.resources import DeviceResources, resources_of
 
@@ -23,12 +24,13 @@ class DeviceConfig:
     soc: str = "SM8650"
     library: str | None = None
     policy: str = "strict"
-    platform: str = "linux"
+    platform: str = ANY_PLATFORM
     threads: int = 1
     parallel_graphs: bool = False
     vtcm_windowing: bool = False
     process_domains: int | None = None
     domain_mb: int | None = None
+    device_id: int = 0
     cores: int | None = None
     hmx: int | None = None
     hvx: int | None = None

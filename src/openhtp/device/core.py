@@ -18,7 +18,7 @@ from openhtp.device.contexts import DeviceApp, DeviceContext, DeviceGraph
 from openhtp.device.executions import Executions
 from openhtp.device.jobs import Job
 from openhtp.device.loop import Loop
-from openhtp.device.power import Power
+from openhtp.device.power import Power, SystemLatency
 from openhtp.device.recording import Recording
 from openhtp.device.requests import Asked, Host, answer
 from openhtp.device.runner import BesideRunner, Runner, SideBySideRunner
@@ -54,6 +54,7 @@ class DeviceCore:
         make_runner: Callable[[dict[int, Job]], Runner],
         make_ledger: Callable[[], Ledger] = Ledger,
         library: LibraryTarget | None = None,
+        latency: SystemLatency | None = None,
     ) -> None:
         """``library`` is the target again if the target is the vendor's library, which can do more."""
         self.clock = clock
@@ -78,17 +79,23 @@ class DeviceCore:
         self.executions.loop = self.loop
         self.recording = Recording(scheduler, self._name_of, self.executions.pace_of)
         self.executions.recording = self.recording
-        self.power = Power(arch, scheduler.resources.cores, self.recording.clocks)
+        self.power = Power(arch, scheduler.resources.cores, self.recording.clocks, latency)
         self.executions.power = self.power
 
     # Sessions
 
-    def open_session(self, *, pid: int, label: str, shares_budget: bool = False) -> Session:
-        """A client has come. It gets process domains of its own, or shares those of its process."""
+    def open_session(
+        self, *, pid: int, label: str, shares_budget: bool = False, pd_session: str = "unsigned"
+    ) -> Session:
+        """A client has come. It gets process domains of its own, or shares those of its process and kind."""
         number = next(self._numbers)
-        others = (other for other in self.sessions.values() if other.shares_budget and other.pid == pid)
-        other = next(others, None) if shares_budget else None
-        domains = Domains(number, self._make_ledger()) if other is None else other.process_domains
+        others = (
+            other.process_domains
+            for other in self.sessions.values()
+            if other.shares_budget and other.pid == pid and other.process_domains.kind == pd_session
+        )
+        domains = next(others, None) if shares_budget else None
+        domains = domains or Domains(number, self._make_ledger(), pd_session)
         session = Session(number, pid=pid, label=label, domains=domains, shares_budget=shares_budget)
         self.sessions[session.number] = session
         return session
@@ -269,6 +276,7 @@ def build_core(config: DeviceConfig) -> DeviceCore:
         target=EmulatedChip(engine, find_soc(config.soc)),
         make_runner=make_runner,
         make_ledger=lambda: ledger_of(config),
+        latency=SystemLatency(),
     )
 
 

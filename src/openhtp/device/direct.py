@@ -49,14 +49,14 @@ class DirectRun:
         ``queued``: the execution is asynchronous.
         """
         seat = self._seat
-        if self._core.executions.jobs or not seat.try_take(caller):
+        if not sit_down(self._core, seat, self._graph, caller, may_wait=not queued):
             return False
         if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
             seat.give_up(caller)
             return False
         if queued:
             self._graph.queued_started = True
-        rest = self.compute()
+        rest = self.compute(caller)
         seat.give_up(caller)
         if rest is not None:
             rest.wait()
@@ -75,20 +75,25 @@ class DirectRun:
             client_job, self._graph, self._run, len(self._steps), timeout_at, deadline_at, profile_level, waited
         )
 
-    def compute(self) -> HandedOver | None:
-        """Compute step by step; the caller has the seat. Returns the rest that was handed to the loop, if any."""
+    def compute(self, caller: object) -> HandedOver | None:
+        """Compute step by step; ``caller`` sits, or is a guest. Returns the rest if it was handed to the loop."""
         compute, seat, last = self._run.step, self._seat, len(self._steps) - 1
         now, graph = self._core.clock.now, self._graph
         self._session.executions += 1
         graph.started = True
         seat.soon_free = not last and graph.step_ns < SHORT_STEP_NS
+        seat.client = graph.number
         step = 0
         try:
             began_ns = now()
             for step in self._steps:
                 compute(step)
-                if seat.wanted and step < last:
-                    return self._hand_over(step + 1)
+                if step < last:
+                    if seat.guests:
+                        seat.entertain(caller)
+                        seat.soon_free, seat.client = False, graph.number
+                    if seat.wanted:
+                        return self._hand_over(step + 1)
             if not last:
                 graph.note_step(now() - began_ns)
         except QnnError:
@@ -115,6 +120,16 @@ def _nothing() -> None:
 def is_short(graph: DeviceGraph | DeviceApp) -> bool:
     """Whether computing an execution takes less time than handing it to another thread."""
     return graph.steps == 1 and graph.expected_ns < SHORT_STEP_NS
+
+
+def sit_down(core: DeviceCore, seat: Seat, graph: DeviceGraph, caller: object, *, may_wait: bool) -> bool:
+    """Take the seat if nothing is under way; with ``may_wait``, also as the guest of a less urgent caller."""
+    if core.executions.jobs:
+        return False
+    if seat.try_take(caller):
+        return True
+    is_more_urgent = core.loop.scheduler.precedes
+    return may_wait and is_more_urgent(graph.number, seat.client, core.clock.now()) and seat.visit(caller)
 
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
@@ -209,7 +224,7 @@ def run_frame(
         return False
     if if_short and not is_short(graph):
         return False
-    if core.executions.jobs or not seat.try_take(caller):
+    if not sit_down(core, seat, graph, caller, may_wait=not if_short):
         return False
     if not may_run(core, session, graph):
         seat.give_up(caller)
@@ -220,7 +235,7 @@ def run_frame(
     )
     if if_short:  # it is asynchronous
         graph.queued_started = True
-    rest = DirectRun(core, seat, session, graph, runs[0]).compute()
+    rest = DirectRun(core, seat, session, graph, runs[0]).compute(caller)
     if rest is None:
         graph.give_back(key, runs)
     seat.give_up(caller)

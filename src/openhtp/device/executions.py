@@ -182,7 +182,7 @@ class Executions:
         job = session.jobs.get(client_job)
         if job is not None:
             job.leave_queue()  # its client may think it gone, and have sent the next one
-            self.loop.handle(AbortRequested(t=self.clock.now(), job=job.number))
+            self.loop.end_early(AbortRequested(t=self.clock.now(), job=job.number), job.number)
 
     def pace_of(self, number: int) -> Pace | None:
         """How long a job takes, if its duration is prescribed rather than the result of computing."""
@@ -230,7 +230,7 @@ class Executions:
                 job.paused_ns,
                 job.restore_ns,
             )
-            if failure is None and outcome is not Outcome.GONE and job.key:
+            if failure is None and outcome is not Outcome.GONE and job.key and not job.stopped:
                 job.graph.give_back(job.key, job.runs)
             if session.closed:
                 return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core.errors import QnnError
-from openhtp.engine.protocol import Run
+from openhtp.engine.protocol import Run, StoppableRun
 from openhtp.hw.clocks import Clocks
 from openhtp.records.profile import Pause
 from openhtp.rpc import frames
@@ -45,6 +45,8 @@ class Job:
     restore_began_ns: int = 0
     failure: QnnError | None = None
     computed: bool = False
+    # Whether its runs were told to stop; they are of no use to another execution.
+    stopped: bool = False
     # Whether it still takes a place in its context's queue.
     counted: bool = True
     step_times_ns: list[int] = field(default_factory=list)
@@ -66,6 +68,13 @@ class Job:
         else:
             run, step = divmod(index, per_run)
             self.runs[run].step(step)
+
+    def stop(self) -> None:
+        """Interrupt the computation, if that is possible."""
+        self.stopped = True
+        for run in self.runs:
+            if isinstance(run, StoppableRun):
+                run.stop()
 
 
 class Reports(Protocol):

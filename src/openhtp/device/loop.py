@@ -17,7 +17,7 @@ from openhtp.core.errors import InternalError, QnnError
 from openhtp.device.clock import Clock
 from openhtp.device.runner import Ended, Post, Runner
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
-from openhtp.sched.events import Event, StepDone, StepYielded, TimerFired
+from openhtp.sched.events import AbortRequested, Event, StepDone, StepYielded, TimerFired
 from openhtp.sched.recorder import Observer
 from openhtp.sched.scheduler import Scheduler
 
@@ -157,6 +157,11 @@ class Loop:
         for job in removed.queue if removed is not None else ():
             self._runner.hurry(self.clock.now(), job.number)
 
+    def end_early(self, event: AbortRequested | TimerFired, job: int) -> None:
+        """Have the scheduler end a job; if it is running, its step is stopped where that is possible."""
+        self.handle(event)
+        self._runner.stop(job)
+
     def turn(self, inbox: Inbox, *, block: bool = True) -> bool:
         """Do one round: look at the inbox, fire timers, compute one step. False if there was nothing to do."""
         self._inbox = inbox
@@ -250,7 +255,7 @@ class Loop:
     def _fire_timer(self, t: int) -> None:
         _, timer = heapq.heappop(self._timers)
         try:
-            self.handle(TimerFired(t=t, timer=timer))
+            self.end_early(TimerFired(t=t, timer=timer), timer)
         except SchedulerFailed as error:
             self._lost(timer, error)
 

@@ -6,11 +6,15 @@ last work. Every later call first lowers the votes that were due, so no timer ha
 
 from __future__ import annotations
 
+import logging
+import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, InvalidHandle, UnsupportedFeature
+from openhtp.core.telling import warn_once
 from openhtp.core.units import US
 from openhtp.hw.clocks import Clocks, StandingVote, power_up_ns, resolve
 from openhtp.hw.perf_profiles import PerfProfile, find_perf_profile
@@ -27,6 +31,8 @@ from openhtp.hw.power import (
 from openhtp.records.trace import ClocksChanged
 from openhtp.rpc.looking import UNASKED_NS
 from openhtp.rpc.messages import SetPowerConfig
+
+log = logging.getLogger(__name__)
 
 # Power configs that one client may have.
 MAX_CONFIGS = 256
@@ -70,10 +76,41 @@ class Config:
         }
 
 
+class SystemLatency:
+    """The latency that is asked of this machine's processors, as a DSP's driver asks it of a phone's.
+
+    While the file is open, the kernel keeps the processors out of any sleep that takes longer to end. Only users
+    who may write the file can ask.
+    """
+
+    def __init__(self, path: str = "/dev/cpu_dma_latency") -> None:
+        self._path = path
+        self._file: int | None = None
+        self.us: int | None = None
+
+    def ask(self, us: int | None) -> None:
+        """Ask for another latency; None for none."""
+        if us is None and self._file is not None:
+            os.close(self._file)
+            self._file = self.us = None
+        if us in (None, self.us):
+            return
+        try:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            os.pwrite(self._file, struct.pack("=i", us), 0)
+        except OSError as error:
+            warn_once(log, ("rpc latency",), f"this system takes no RPC control latency: {error}", logging.INFO)
+        else:
+            self.us = us
+
+
 class Power:
     """Power configs by number. A vote is changed whole or not at all."""
 
-    def __init__(self, arch: int, cores: int, on_change: OnChange) -> None:
+    def __init__(self, arch: int, cores: int, on_change: OnChange, latency: SystemLatency | None = None) -> None:
+        """``latency`` is None where nothing is asked of this machine."""
+        self._latency = latency
         self.polling_ns = UNASKED_NS
         self._arch = arch
         self._on_change = on_change
@@ -187,7 +224,8 @@ class Power:
         records = [self._record(t, core) for core in range(len(self._resolved))]
         cores = [{"core_mhz": r.core_mhz, "hmx_mhz": r.hmx_mhz, "bus_percent": r.bus_percent} for r in records]
         configs = [config.describe() for config in self._configs.values()]
-        return {"cores": cores, "clocks": "modelled", "configs": configs}
+        asked = None if self._latency is None else self._latency.us
+        return {"cores": cores, "clocks": "modelled", "configs": configs, "system_latency_us": asked}
 
     def _find(self, session: int, number: int) -> Config:
         config = self._configs.get(number)
@@ -230,6 +268,9 @@ class Power:
         """Work out again a core's clocks and how long the device polls."""
         votes = [c.rpc_polling_us for c in self._configs.values() if c.rpc_polling_us is not None]
         self.polling_ns = max(votes) * US if votes else UNASKED_NS
+        if self._latency is not None:
+            latencies = (c.rpc_control_latency_us for c in self._configs.values() if c.rpc_control_latency_us)
+            self._latency.ask(min(latencies, default=None))
         resolved = resolve(c.standing for c in self._configs.values() if c.core == core)
         if resolved != self._resolved[core]:
             self._resolved[core] = resolved

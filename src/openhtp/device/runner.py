@@ -65,6 +65,9 @@ class Runner(Protocol):
     def hurry(self, t: int, job: int) -> None:
         """The job's client has gone: end a step now that only waits for the wall clock."""
 
+    def stop(self, job: int) -> None:
+        """A running job is to end: end its step now if whatever computes it can do that."""
+
     def forget(self, job: int) -> None:
         """A job is over."""
 
@@ -134,6 +137,9 @@ class InlineRunner:
     def hurry(self, t: int, job: int) -> None:
         """Only paced steps can end before their time."""
         self._paced.hurry(t, job)
+
+    def stop(self, job: int) -> None:
+        """Steps are left at their ends."""
 
     def forget(self, job: int) -> None:
         """A job is over."""
@@ -209,6 +215,9 @@ class ModelledRunner:
     def hurry(self, t: int, job: int) -> None:
         """Steps are left at their ends."""
 
+    def stop(self, job: int) -> None:
+        """Steps are left at their ends."""
+
     def forget(self, job: int) -> None:
         """A job is over."""
         self._paced.forget(job)
@@ -267,7 +276,14 @@ class BesideRunner:
         """Steps are left at their ends."""
 
     def hurry(self, t: int, job: int) -> None:
-        """Steps are left at their ends."""
+        """End the step: nobody waits for its results."""
+        self.stop(job)
+
+    def stop(self, job: int) -> None:
+        """Interrupt the step if its run can be interrupted; others are left at their ends."""
+        running = self._jobs.get(job)
+        if running is not None:
+            running.stop()
 
     def forget(self, job: int) -> None:
         """Forget a job. Steps that were started still end, and their old tokens have them ignored."""

@@ -4,6 +4,9 @@ The loop has the seat whenever it is awake. A caller takes the seat while the lo
 computes step by step, and gives the seat up at the end of a step if the loop waits. The rest of its execution is
 then a job like any other, and the loop takes that job in before anything that came later.
 
+A more urgent caller may be the guest of a caller that sits. At the end of a step the guest computes on its own
+thread, while its host sleeps. The loop takes no part in that: it waits for the host, and not for the guest.
+
 A caller may be interrupted anywhere (decision 027). So there is no lock: taking the seat and noting its holder are
 one step, and giving the seat up twice, for example while tidying up, does no harm.
 """
@@ -15,14 +18,29 @@ import queue
 from collections import deque
 from collections.abc import Callable
 
+from openhtp.device.clock import nap
+
 # How long a caller looks for a free seat: about as long as it takes to hand an execution to another thread.
 PATIENCE_NS = 100_000
+# How often a host looks whether its guest has gone. The guest does not wake it, since a thread that wakes another
+# may lose its processor to that one, which would compute there for long.
+_SHORTEST_NAP_S, _LONGEST_NAP_S = 20e-6, 500e-6
 
 
 class Seat:
     """One at a time may sit; the loop is never kept waiting for longer than a step."""
 
-    __slots__ = ("_left_over", "_loop_waits", "_news", "_now", "_sitting", "soon_free", "wanted")
+    __slots__ = (
+        "_left_over",
+        "_loop_waits",
+        "_news",
+        "_now",
+        "_sitting",
+        "client",
+        "guests",
+        "soon_free",
+        "wanted",
+    )
 
     def __init__(self, now: Callable[[], int]) -> None:
         """``now`` is the device's clock."""
@@ -33,6 +51,10 @@ class Seat:
         self.soon_free = True
         # At most one, the loop or a caller: ``setdefault`` is one step.
         self._sitting: dict[None, object] = {}
+        # At most one: a guest, or a caller that waits to be one, with the queue in which it learns whether it is.
+        self.guests: dict[None, tuple[object, queue.SimpleQueue[bool]]] = {}
+        # The graph that the caller computes, or the last one that a caller computed, by its number.
+        self.client = 0
         self._loop_waits = False
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._left_over: deque[Callable[[], None]] = deque()
@@ -82,10 +104,45 @@ class Seat:
                 return True
         return False
 
+    def visit(self, caller: object) -> bool:
+        """Wait for the end of a step of the caller that sits, to be its guest; take the seat if it has gone.
+
+        For a caller that is more urgent than the one that sits. If this returns True, the caller may compute, and
+        it has to ``give_up``, whatever happens. False if the loop has the seat, or there is a guest already.
+        """
+        news: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        guest = (caller, news)
+        if self._loop_waits or self.guests.setdefault(None, guest) is not guest:
+            return False
+        if self._sitting.get(None, self) is not self and news.get():
+            return True
+        self.guests.pop(None, None)
+        return self.try_take(caller)
+
+    def entertain(self, caller: object) -> None:
+        """Let the guest compute, and wait until it has gone. Does nothing for a caller that is a guest itself."""
+        guest = self.guests.get(None)
+        if guest is None or self._sitting.get(None) is not caller:
+            return
+        guest[1].put(True)
+        nap_s, interrupt = _SHORTEST_NAP_S, None
+        while self.guests.get(None) is guest:
+            try:
+                nap(nap_s)
+            except BaseException as error:  # of a signal handler: two must not compute at once
+                interrupt = error
+            nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+        if interrupt is not None:
+            raise interrupt
+
     def give_up(self, caller: object) -> None:
-        """Get up. Does nothing for a caller that does not sit."""
+        """Get up, or end a visit. Does nothing for a caller that does not sit and is nobody's guest."""
         if self._sitting.get(None) is caller:
             del self._sitting[None]
+            if (guest := self.guests.get(None)) is not None:
+                guest[1].put(False)
+        elif (guest := self.guests.get(None)) is not None and guest[0] is caller:
+            self.guests.pop(None, None)
         if self._loop_waits:
             self._news.put(None)
 

@@ -430,11 +430,13 @@ class Visit:
     _server: Server
     _connection: Connection
 
-    def open_session(self, label: str, *, shares_budget: bool) -> Session:
+    def open_session(self, label: str, *, shares_budget: bool, pd_session: str) -> Session:
         """Let the client in."""
         pid, _ = channel.peer_credentials(self._connection.control)
         core = self._server.core
-        session = self._connection.session = core.open_session(pid=pid, label=label, shares_budget=shares_budget)
+        session = self._connection.session = core.open_session(
+            pid=pid, label=label, shares_budget=shares_budget, pd_session=pd_session
+        )
         return session
 
     def add_duct(self, descriptor: int) -> None:

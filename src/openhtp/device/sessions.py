@@ -39,9 +39,10 @@ class FaultReach(enum.Enum):
 class Domains:
     """The process domains of a client process: their memory, and the scheduler's number for each."""
 
-    def __init__(self, first: int, ledger: Ledger) -> None:
-        """``first`` is the scheduler's number for the first domain."""
+    def __init__(self, first: int, ledger: Ledger, kind: str = "unsigned") -> None:
+        """``first`` is the scheduler's number for the first domain. ``kind``: unsigned or signed."""
         self.ledger = ledger
+        self.kind = kind
         self.numbers: dict[int, int] = {0: first}
 
 
@@ -137,6 +138,7 @@ class Session:
             "memory": self.ledger.by_use(),
             "domains": [self._describe_domain(domain) for domain in self.ledger.domains],
             "most_domains": self.ledger.most,
+            "pd_session": self.process_domains.kind,
             "tasks": [task.describe() for task in self.tasks],
             "pending": len(self.jobs),
             "executions": self.executions,

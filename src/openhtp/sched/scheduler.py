@@ -117,6 +117,17 @@ class Scheduler:
             and job.step + steps < job.steps
         )
 
+    def precedes(self, urgent: int, running: int, t: int) -> bool:
+        """Whether a job of one client that came now would have a job of another yield, which came just before."""
+        first, second = self.clients.get(urgent), self.clients.get(running)
+        return (
+            first is not None
+            and second is not None
+            and first.core == second.core
+            and not first.held
+            and self._rank(first.demand.priority, t, None) < self._rank(second.demand.priority, t, None)
+        )
+
     def check(self) -> None:
         """Assert the invariants; for tests and debugging, as it looks at everything."""
         _check_all(self)

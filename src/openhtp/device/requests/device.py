@@ -102,7 +102,9 @@ def hello(asked: Asked, request: ms.Hello) -> ms.Reply:
     if asked.core.library is not None:
         asked.core.library.start()
     asked.host.add_duct(asked.descriptor())
-    session = asked.host.open_session(request.label, shares_budget=request.shares_budget)
+    session = asked.host.open_session(
+        request.label, shares_budget=request.shares_budget, pd_session=request.pd_session
+    )
     at_once = asked.core.loop.scheduler.resources.graphs_at_once
     return ms.Reply(value=session.number, info={"pid": os.getpid(), "graphs_at_once": at_once})
 

@@ -35,7 +35,7 @@ class Sender(enum.Enum):
 class Host(Protocol):
     """The connection of a request. A client in the device's own process has none."""
 
-    def open_session(self, label: str, *, shares_budget: bool) -> Session:
+    def open_session(self, label: str, *, shares_budget: bool, pd_session: str) -> Session:
         """Let the client in; it may share one budget with other clients of its process."""
 
     def add_duct(self, descriptor: int) -> None:
