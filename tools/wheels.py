@@ -157,7 +157,7 @@ def run_inside(root: str, place: str, core: str, command: str, *, capture: bool 
     cpuinfo = Path(place, f"cpuinfo-{core}")
     cpuinfo.write_text(CPUINFO.format(part=part, features=features), encoding="ascii")
     enter = (
-        'for name in proc dev; do mountpoint -q "$1/$name" || mount --bind "/$name" "$1/$name" || exit; done'
+        'for name in proc dev sys; do mountpoint -q "$1/$name" || mount --rbind "/$name" "$1/$name" || exit; done'
         ' && mount --bind "$2" "$1/proc/cpuinfo"'
         ' && exec chroot "$1" /usr/bin/env -i PATH=/venv/bin:/usr/bin:/bin HOME=/tmp QEMU_CPU="$3" sh -c "$4"'
     )

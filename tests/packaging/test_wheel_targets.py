@@ -17,6 +17,11 @@ from openhtp.core.errors import FormatError
 from openhtp.core.shared_library import check_file, loading_failure
 from openhtp.engine import native
 
+OUR_LIBRARIES = (
+    "capi/lib/libQnnHtp.so",
+    "engine/lib/libopenhtp_sessions.so",
+    "planning/lib/libopenhtp_plan.so",
+)
 X86_64, AARCH64 = 62, 183
 FOREIGN = AARCH64 if os.uname().machine != "aarch64" else X86_64
 
@@ -83,7 +88,7 @@ def test_a_wheel_of_a_cross_compiler_is_for_its_target(tmp_path: Path, monkeypat
     assert Path(path).stat().st_size <= wheels.MOST_BYTES
     with zipfile.ZipFile(path) as archive:
         libraries = wheels.libraries_of(Path(path))
-        assert {"openhtp/capi/lib/libQnnHtp.so", "openhtp/engine/lib/libopenhtp_sessions.so"} <= set(libraries)
+        assert {f"openhtp/{name}" for name in OUR_LIBRARIES} <= set(libraries)
         machines = {int.from_bytes(archive.read(name)[18:20], "little") for name in libraries}
         assert "openhtp/capi/lib/python.cfg" not in archive.namelist()
     assert machines == {FOREIGN}

@@ -1,4 +1,4 @@
-"""The command lines of the documents' pages on profiling, as they are written there; models are ONNX files."""
+"""The command lines of the documents' pages on profiling, as they are written there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_d1_an_op_trace_in_two_steps(
     assert ran.exit_code == 0, ran.output
     seen = run(
         *("profile-viewer", "--reader", "libQnnHtpOptraceProfilingReader.so", "--output", "chrometrace.json"),
-        *("--input_log", "output/qnn-profiling-data_0.log", "--schematic", host / "double_schematic.bin"),
+        *("--input_log", "output/qnn-profiling-data.log", "--schematic", host / "double_schematic.bin"),
     )
     assert seen.exit_code == 0, seen.output
     trace = json.loads(Path("chrometrace.json").read_text())
@@ -81,7 +81,7 @@ def test_d1_clocks_of_a_trace_are_those_of_the_run(
         Path("votes.json").write_text(VOTES % profile)
         words = ("--retrieve_context", host / "output/ctx.bin", "--input_list", "list.txt", "--config_file")
         assert run("net-run", *words, "votes.json", *OPTRACE, "--output_dir", profile).exit_code == 0
-        log = f"{profile}/qnn-profiling-data_0.log"
+        log = f"{profile}/qnn-profiling-data.log"
         words = ("--input_log", log, "--schematic", host / "double_schematic.bin", "--output", f"{profile}.json")
         assert run("profile-viewer", "--reader", "optrace", *words).exit_code == 0
         clocks.append(json.loads(Path(f"{profile}.json").read_text())["otherData"]["ops"])
@@ -117,10 +117,28 @@ def test_d1_a_schematic_of_another_model_is_refused(
         "o",
     )
     assert made.exit_code == 0, made.output
-    words = ("--input_log", "output/qnn-profiling-data_0.log", "--schematic", "double_schematic.bin")
+    words = ("--input_log", "output/qnn-profiling-data.log", "--schematic", "double_schematic.bin")
     seen = run("profile-viewer", "--reader", "optrace", *words)
     assert seen.exit_code != 0
     assert "of another preparation of 'double'" in seen.output
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "asked"),
+    [
+        (OPTRACE, "qnn-profiling-data.log", "qnn-profiling-data_0.log"),
+        (("--profiling_level", "detailed"), "qnn-profiling-data_0.log", "qnn-profiling-data.log"),
+    ],
+)
+def test_logs_are_named_as_on_their_pages_and_found_by_the_other_name(
+    folder: Path, option: tuple[str, ...], written: str, asked: str
+) -> None:
+    ran = run("net-run", "--model", "double.onnx", "--input_list", "list.txt", *option)
+    assert ran.exit_code == 0, ran.output
+    assert [path.name for path in Path("output").glob("*.log")] == [written]
+    seen = run("profile-viewer", "--input_log", f"output/{asked}")
+    assert seen.exit_code == 0, seen.output
+    assert f"this is {written} beside it" in seen.output
 
 
 def our_library() -> str:
@@ -151,6 +169,8 @@ def test_d6_optrace_as_the_page_writes_it(folder: Path, backend: str) -> None:
     )
     assert ran.exit_code == 0, ran.output
     assert Path("Result_1/y.raw").is_file()
+    assert Path("qnn-profiling-data.log").is_file()
+    assert not Path("qnn-profiling-data_0.log").exists()
     Path("config.json").write_text(json.dumps({"features": dict.fromkeys(FEATURES, True)}))
     seen = run(
         *("profile-viewer", "--config", "./config.json", "--reader", f"/sdk/lib/{OPTRACE_READER}"),
@@ -197,11 +217,11 @@ def test_d6_linting_as_the_page_writes_it(folder: Path) -> None:
     check_trace(json.loads(plain))
 
 
-def test_d6_a_model_library_is_refused_in_words(folder: Path) -> None:
+def test_d6_a_model_that_is_no_library_is_refused_in_words(folder: Path) -> None:
     Path("double.so").write_bytes(b"\x7fELF")
     made = run("context-binary-generator", "--model", "double.so", "--binary_file", "context")
     assert made.exit_code != 0
-    assert "ONNX" in made.output
+    assert "is not a shared library" in made.output
     assert not Path("output/context.bin").exists()
 
 

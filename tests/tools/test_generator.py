@@ -58,7 +58,7 @@ def test_schematics_and_the_op_mapping(folder: Path) -> None:
     assert made.exit_code == 0, made.output
     assert Path("double_schematic.bin").is_file()
     assert json.loads(Path("output/double_bottom_mapping.json").read_text())["model.cpp"] == "htp_graph"
-    assert Path("output/qnn-profiling-data_0.log").is_file()
+    assert Path("output/qnn-profiling-data.log").is_file()
 
 
 @pytest.mark.parametrize(

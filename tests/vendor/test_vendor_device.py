@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp.core import status as st
@@ -150,11 +151,11 @@ def test_a_waiting_execution_is_aborted_while_another_runs(
     late = graph.execute_async({"x": x}, signal=vendor_backend.create_signal(timeout_us=1000))
     abort.trigger()
     with pytest.raises(htp.Aborted):
-        waiting.result(60)
+        waiting.result(PATIENCE_S)
     with pytest.raises(htp.TimedOut):
-        late.result(60)
+        late.result(PATIENCE_S)
     assert not running.done()
-    assert running.result(60)["y"].any()
+    assert running.result(PATIENCE_S)["y"].any()
 
 
 @pytest.mark.vendor
@@ -163,7 +164,7 @@ def test_freeing_a_context_ends_what_waits_in_it(device: htp.Device) -> None:
     graph = conv_relu_graph(context, size=96, channels=64)
     executions = [graph.execute_async({"x": numbers(1, (1, 96, 96, 64))}) for _ in range(3)]
     context.free()
-    codes = {execution.exception(60).code for execution in executions}
+    codes = {execution.exception(PATIENCE_S).code for execution in executions}
     assert codes == {st.QNN_GRAPH_ERROR_INVALID_CONTEXT.code}
     with device.create_context() as after:
         assert add_graph(after).execute({"a": numbers(1), "b": numbers(2)})["o"].any()
@@ -188,9 +189,9 @@ def test_a_killed_process_is_a_subsystem_restart(vendor_backend: htp.Backend) ->
     x = numbers(1, (1, 96, 96, 64))
     executions = [big.execute_async({"x": x}, notify=notify, notify_param=n) for n in range(10)]
     os.kill(device.pid, signal.SIGKILL)
-    errors = [execution.exception(30) for execution in executions]
+    errors = [execution.exception(PATIENCE_S) for execution in executions]
     assert all(isinstance(error, htp.DeviceLost) for error in errors[1:])
-    assert all_seen.wait(10)
+    assert all_seen.wait(PATIENCE_S)
     assert sorted(param for param, _ in seen) == list(range(10))
     with pytest.raises(htp.DeviceLost):
         graph.execute(inputs)
@@ -265,7 +266,7 @@ def test_edf_goes_by_deadlines(vendor_backend: htp.Backend) -> None:
         deadlines = (1, 900_000_000, 600_000_000)
         asked = [graph.execute_async(feed, deadline_us=us) for graph, us in zip(graphs, deadlines, strict=True)]
         release(device)
-        first, late, soon = (execution.result(60) and execution.record for execution in asked)
+        first, late, soon = (execution.result(PATIENCE_S) and execution.record for execution in asked)
         assert first.finished_ns < soon.finished_ns < late.finished_ns
     device.free()
 

@@ -75,4 +75,6 @@ class SocSpec:
         return self.stream_gbs if self.stream_gbs is not None else DEFAULT_STREAM_GBS
 
 
-PLATFORMS = ("android", "linux", "qnx", "windows")
+ANY_PLATFORM = "any"
+"""The platform of a user who names none. It has what any platform has."""
+PLATFORMS = (ANY_PLATFORM, "android", "linux", "qnx", "windows")

@@ -1,10 +1,12 @@
-"""Models that a tool is given: ONNX files composed into one context, or context binaries, each one of its own."""
+"""Models that a tool is given: ONNX files and model libraries composed into one context, or context binaries."""
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import difflib
 import filecmp
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,10 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openhtp.abi.structs import struct
+from openhtp.capi import handles
+from openhtp.capi.graph import GraphHeld
 from openhtp.capi.identity import backend_path
 from openhtp.config import BackendConfig, parse_config
 from openhtp.core.errors import BadModel, InvalidArgument, QnnError
 from openhtp.core.files import read_file
+from openhtp.core.shared_library import check_file, loading_failure
 from openhtp.core.tensor import TensorKind
 from openhtp.core.value_kinds import GroupRegistration
 from openhtp.estimation import ZOO, zoo_model
@@ -31,10 +37,16 @@ from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile, ProfileLog
 from openhtp.runtime.objects.signal import Signal
 from openhtp.tools.stages import Stage, during
+from openhtp.vendor.backend import LibraryBackend
+from openhtp.vendor.context import LibraryContext
+from openhtp.vendor.library import load as load_library
 
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 # What names the emulator itself: scripts say so when the library is found by LD_LIBRARY_PATH.
 _OURS = ("libQnnHtp.so", "QnnHtp.dll")
+# The table goes by value, and its size differs between versions; three arguments follow it. Models call only early
+# entries. So whatever size a model expects, it finds these entries, then zeros: no debugging, no log, level 0.
+_ENTRIES, _ROOM = 40, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +121,123 @@ def graph_name(model: str) -> str:
 
 
 def import_models(models: Sequence[str], changes: Changes) -> list[IrGraph]:
-    """ONNX files, or networks of the zoo, as graphs of distinct names."""
+    """ONNX files, networks of the zoo, or model libraries, as graphs of distinct names."""
     graphs: list[IrGraph] = []
-    for model in models:
-        name = graph_name(model)
+    for graph in (graph for model in models for graph in _import(model)):
+        name = graph.name
         if any(name == other.name for other in graphs):
             raise InvalidArgument(f"two models make a graph {name!r}; rename one of {', '.join(map(str, models))}")
-        source: bytes | Path = zoo_model(model) if model.startswith(ZOO) else Path(model)
-        graph = dataclasses.replace(load(source), name=name)
-        graph = with_outputs(graph, changes.outputs.get(name, ()), everything=changes.all_outputs)
-        graphs.append(graph if changes.formats is None else with_data_formats(graph, changes.formats))
+        chosen = with_outputs(graph, changes.outputs.get(name, ()), everything=changes.all_outputs)
+        graphs.append(chosen if changes.formats is None else with_data_formats(chosen, changes.formats))
     unknown = [name for name in changes.outputs if name not in {graph.name for graph in graphs}]
     if unknown:
         names = ", ".join(graph.name for graph in graphs)
         raise InvalidArgument(f"--set_output_tensors names graph {unknown[0]!r}; there are {names}")
     return graphs
+
+
+def _import(model: str) -> list[IrGraph]:
+    """One model: a file, or a network of the zoo. A library's graphs have names of their own."""
+    if not model.startswith(ZOO) and _is_model_library(Path(model)):
+        return _library_graphs(Path(model))
+    source: bytes | Path = zoo_model(model) if model.startswith(ZOO) else Path(model)
+    return [dataclasses.replace(load(source), name=graph_name(model))]
+
+
+class _Interface(ctypes.Structure):
+    _fields_ = (("entries", ctypes.c_void_p * _ENTRIES), ("zeros", ctypes.c_void_p * (_ROOM - _ENTRIES)))
+
+
+class _ComposedGraph(ctypes.Structure):
+    """What a model tells of a graph. Inputs and outputs are those of the graph itself."""
+
+    _fields_ = (
+        ("handle", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("inputs", ctypes.c_void_p),
+        ("input_count", ctypes.c_uint32),
+        ("outputs", ctypes.c_void_p),
+        ("output_count", ctypes.c_uint32),
+    )
+
+
+def _is_model_library(path: Path) -> bool:
+    """Whether a file is named as a compiled library."""
+    return path.suffix in (".so", ".dll")
+
+
+def _library_graphs(path: Path) -> list[IrGraph]:
+    """The graphs that a model library composes, under the names that it gives them."""
+    model = _loaded(path)
+    library = load_library(backend_path())
+    backend = LibraryBackend(library)
+    try:
+        context = LibraryContext.create(backend.create_device())
+        listing, count = ctypes.c_void_p(), ctypes.c_uint32()
+        with _refusals() as refusals:
+            # Options of graphs come from the tool's own config, so the model gets none.
+            code = model.QnnModel_composeGraphs(
+                ctypes.c_void_p(backend.handle),
+                _interface(library.provider),
+                ctypes.c_void_p(context.handle),
+                None,
+                ctypes.c_uint32(0),
+                ctypes.byref(listing),
+                ctypes.byref(count),
+                *(None, None, None),
+            )
+        if code:
+            reason = refusals[-1] if refusals else "no call of it was refused"
+            raise BadModel(f"{str(path)!r} composed no graphs (code {code}): {reason}")
+        composed = (ctypes.POINTER(_ComposedGraph) * count.value).from_address(listing.value or 0)
+        return [_graph(each.contents.handle) for each in composed]
+    finally:
+        backend.free()
+
+
+@contextmanager
+def _refusals() -> Iterator[list[str]]:
+    """Lines of the C library's log: a call that it refuses is one, and the model itself only has a code."""
+    lines: list[str] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    log, keeper = logging.getLogger("openhtp.capi"), Keeper(logging.INFO)
+    level = log.level
+    log.addHandler(keeper)
+    log.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        log.setLevel(level)
+        log.removeHandler(keeper)
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    check_file(path)
+    try:
+        model = ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise loading_failure(path, error) from error
+    if not hasattr(model, "QnnModel_composeGraphs"):
+        raise BadModel(
+            f"{str(path)!r} is no model library: it has no QnnModel_composeGraphs; expected one, or ONNX"
+        )
+    return model
+
+
+def _interface(provider: int) -> _Interface:
+    table = (ctypes.c_void_p * _ENTRIES).from_address(provider + ctypes.sizeof(struct("Provider")))
+    return _Interface(entries=table)
+
+
+def _graph(handle: int) -> IrGraph:
+    draft = handles.find(GraphHeld, handle).graph.draft
+    if draft is None:
+        raise BadModel("the model library finalized its graph; expected one that is still to be prepared")
+    return draft.finish()
 
 
 def with_outputs(graph: IrGraph, names: Sequence[str], *, everything: bool = False) -> IrGraph:

@@ -18,7 +18,8 @@ from openhtp.runtime.objects.profile import Profile, ProfileLog
 if TYPE_CHECKING:
     from openhtp.tools.net_run import GraphRun
 
-LOG_NAME = "qnn-profiling-data_0.log"
+_LOG_NAME = "qnn-profiling-data_0.log"
+_OPTRACE_LOG_NAME = "qnn-profiling-data.log"
 LEVELS = ("off", "basic", "detailed", "client", "backend")
 
 
@@ -75,7 +76,8 @@ class Recorder:
         self._wanted = wanted
         self._given = 0
         on = wanted.level is not None or wanted.client
-        self.log = ProfileLog(folder / LOG_NAME, app="openhtp net-run", schematic_folder=Path()) if on else None
+        path = folder / (_OPTRACE_LOG_NAME if wanted.level == "optrace" else _LOG_NAME)
+        self.log = ProfileLog(path, app="openhtp net-run", schematic_folder=Path()) if on else None
 
     def profile(self, backend: Backend) -> Profile | None:
         """A profile for a call that is no execution."""

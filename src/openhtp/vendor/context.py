@@ -1,17 +1,20 @@
-"""Contexts of the vendor's library: fresh ones, and ones restored from a context binary."""
+"""Contexts of the vendor's library: fresh ones, ones restored from a context binary, and their memory."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import c_text
 from openhtp.core import status as st
-from openhtp.core.enumerations import Priority
+from openhtp.core.enumerations import MemType, Priority
 from openhtp.core.errors import BadBinary, InvalidArgument, NameClash, WrongState
 from openhtp.core.option_numbers import HtpContextOption
+from openhtp.core.tensor import TensorSpec
 from openhtp.options import CONTEXT
 from openhtp.vendor.backend import LibraryDevice
 from openhtp.vendor.forms import LibraryGraphOptions, config_with, custom_config
@@ -19,6 +22,9 @@ from openhtp.vendor.graph import LibraryGraph, create_graph
 from openhtp.vendor.handles import Owner
 from openhtp.vendor.metadata import LibraryBinaryInfo, SystemLibrary
 from openhtp.vendor.profile import LibraryProfile
+
+# QNN_HTP_MEM_SHARED_BUFFER: several tensors in one buffer, each at its offset.
+_SHARED_BUFFER = 1
 
 
 class LibraryContext(Owner):
@@ -31,6 +37,7 @@ class LibraryContext(Owner):
         self.library = device.library
         self.graphs: dict[str, LibraryGraph] = {}
         self._restored = restored
+        self._memories: dict[object, LibraryMemory] = {}
         super().__init__(handle, "context", device)
 
     @classmethod
@@ -117,6 +124,22 @@ class LibraryContext(Owner):
         self.graphs[name] = graph
         return graph
 
+    def register_memory(self, spec: TensorSpec, tensor_range: TensorRange) -> LibraryMemory:
+        """Have the DSP map a tensor's memory, once for all calls; ``leave_memory`` undoes one of them."""
+        key = (spec.dtype, *tensor_range.identity)
+        memory = self._memories.get(key)
+        if memory is None or not memory.alive:
+            memory = self._memories[key] = LibraryMemory(self, spec, tensor_range, key)
+        memory.users += 1
+        return memory
+
+    def leave_memory(self, memory: LibraryMemory) -> None:
+        """One user less; with the last one the library forgets the memory."""
+        memory.users -= 1
+        if not memory.users:
+            self._memories.pop(memory.key, None)
+            memory.free()
+
     def get_binary(self) -> bytes:
         """Save all graphs; every one must be finalized."""
         if self._restored:
@@ -139,6 +162,71 @@ class LibraryContext(Owner):
 
     def _release(self, handle: int) -> None:
         self.library.call("contextFree", handle, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """Where a tensor lies: at ``offset`` in the memory of a descriptor, which has ``nbytes``."""
+
+    fd: int
+    nbytes: int
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for the same range of the same memory, whatever its descriptor is."""
+        about = os.fstat(self.fd)
+        return about.st_dev, about.st_ino, self.nbytes, self.offset, self.shape
+
+
+class LibraryMemory(Owner):
+    """A tensor's range, registered in a context."""
+
+    freed_status = st.QNN_MEM_ERROR_INVALID_HANDLE
+
+    def __init__(self, context: LibraryContext, spec: TensorSpec, range_: TensorRange, key: object = None) -> None:
+        """``key`` is what its context knows it by.
+
+        Raises UnsupportedFeature where the library registers no memory, and QnnError for memory it refuses.
+        """
+        self.key = key
+        self.users = 0
+        self._library = context.library
+        # The DSP's driver knows the memory by this number until it is taken back, however long that takes.
+        self._fd = os.dup(range_.fd)
+        dims = (ctypes.c_uint32 * max(1, len(range_.shape)))(*range_.shape)
+        custom = struct("HtpMemory")(kind=_SHARED_BUFFER, size=range_.nbytes)
+        custom.of.place.fd, custom.of.place.offset = self._fd, range_.offset
+        descriptor = struct("MemoryDescriptor")(
+            num_dims=len(range_.shape),
+            dims=ctypes.addressof(dims),
+            data_type=int(spec.dtype),
+            mem_type=MemType.CUSTOM,
+        )
+        descriptor.of.custom = ctypes.addressof(custom)
+        handle = ctypes.c_void_p()
+        where = f"tensor {spec.name!r} in shared memory"
+        try:
+            self._library.call(
+                "memRegister",
+                context.handle,
+                ctypes.addressof(descriptor),
+                1,
+                ctypes.addressof(handle),
+                where=where,
+            )
+        except BaseException:
+            os.close(self._fd)
+            raise
+        super().__init__(handle.value or 0, where, context)
+
+    def _release(self, handle: int) -> None:
+        handles = (ctypes.c_void_p * 1)(handle)
+        try:
+            self._library.call("memDeRegister", ctypes.addressof(handles), 1)
+        finally:
+            os.close(self._fd)
 
 
 def _configs(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openhtp.abi.numbers import VERSION_1
+from openhtp.abi.numbers import VERSION_1, MemoryKind
 from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import (
     Array,
@@ -27,7 +27,7 @@ from openhtp.abi.writing import (
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument, NameClash, WrongState
 from openhtp.core.opcall import OpCall
-from openhtp.core.option_numbers import HtpGraphOption, Optimization, PrecisionNumber
+from openhtp.core.option_numbers import HtpGraphOption, Optimization, PrecisionNumber, SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec, batched
 from openhtp.options import GRAPH, Number
 from openhtp.vendor.forms import LibraryGraphOptions, config_with, custom_config, dense_tensor
@@ -35,7 +35,8 @@ from openhtp.vendor.handles import Owner
 from openhtp.vendor.profile import LibraryProfile
 
 if TYPE_CHECKING:
-    from openhtp.vendor.context import LibraryContext
+    from openhtp.vendor.backend import LibraryBackend
+    from openhtp.vendor.context import LibraryContext, LibraryMemory
 
 
 # An option of the library's that ours does not have.
@@ -63,6 +64,7 @@ class LibraryGraph(Owner):
     def __init__(self, context: LibraryContext, name: str, handle: int, io: Sequence[GraphTensor] | None) -> None:
         """Wrap a handle; ``io`` is given for graphs from a binary, which are finalized already."""
         self.name = name
+        self.context = context
         self.library = context.library
         self._backend = context.device.backend
         self.finalized = io is not None
@@ -164,10 +166,13 @@ class LibraryGraph(Owner):
         profile: LibraryProfile | None = None,
         *,
         outputs: Mapping[str, Array] | None = None,
+        memories: Mapping[str, LibraryMemory] | None = None,
+        signal: LibrarySignal | None = None,
     ) -> dict[str, Array]:
         """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0).
 
-        ``outputs`` are arrays to write into, all of them; without it they are made.
+        ``outputs`` are arrays to write into, all of them; without it they are made. ``memories`` has the
+        registered memory of arrays that lie in some. ``signal`` ends the execution early, with ``Aborted``.
         """
         if not self.finalized:
             raise WrongState(f"graph {self.name!r} is not finalized", st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED)
@@ -181,7 +186,8 @@ class LibraryGraph(Owner):
         check_names(self.name, "outputs", self.outputs, outputs)
         results = [as_target(t.spec, outputs[t.spec.name], batched(t.spec.shape, times)) for t in written]
         keep: list[Any] = []
-        ins, outs = _io_structs(wanted, sources, keep), _io_structs(written, results, keep)
+        memories = memories or {}
+        ins, outs = io_structs(wanted, sources, memories, keep), io_structs(written, results, memories, keep)
         self.library.call(
             "graphExecute",
             handle,
@@ -190,7 +196,7 @@ class LibraryGraph(Owner):
             ctypes.addressof(outs),
             len(written),
             profile.handle if profile else None,
-            None,
+            signal.handle if signal else None,
             where=f"graph {self.name!r}",
         )
         return dict(outputs)
@@ -203,6 +209,26 @@ class LibraryGraph(Owner):
                 st.QNN_GRAPH_ERROR_GRAPH_FINALIZED,
             )
         return handle
+
+
+class LibrarySignal(Owner):
+    """An abort signal. Timeouts are kept by the device's own clock, which triggers the same signal."""
+
+    freed_status = st.QNN_SIGNAL_ERROR_INVALID_HANDLE
+
+    def __init__(self, backend: LibraryBackend) -> None:
+        """Raises UnsupportedFeature where the library has no signals, as on x86."""
+        self._library = backend.library
+        abort = struct("Config")(option=SignalOption.ABORT)
+        handle = self._library.make("signalCreate", backend.handle, pointer_list([abort]))
+        super().__init__(handle, "signal", backend)
+
+    def trigger(self) -> bool:
+        """End the call that carries the signal. False if none does, as before the library has begun with it."""
+        return self._library.ask("signalTrigger", self.handle) == 0
+
+    def _release(self, handle: int) -> None:
+        self._library.call("signalFree", handle)
 
 
 def check_names(graph: str, what: str, specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
@@ -226,15 +252,24 @@ def batch_of(graph: str, specs: Sequence[TensorSpec], inputs: Mapping[str, Array
     return 1
 
 
-def _io_structs(tensors: Sequence[GraphTensor], arrays: Sequence[Array], keep: list[Any]) -> Any:
-    """Input or output structures of an execution; the library goes by id, dimensions and address only."""
+def io_structs(
+    tensors: Sequence[GraphTensor], arrays: Sequence[Array], memories: Mapping[str, LibraryMemory], keep: list[Any]
+) -> Any:
+    """Input or output structures of an execution; the library goes by id, dimensions and address only.
+
+    A tensor in registered memory has the memory's handle instead of an address.
+    """
     structs = (struct("Tensor") * max(1, len(tensors)))()
     for struct_, tensor, array in zip(structs, tensors, arrays, strict=False):
         dims = (ctypes.c_uint32 * max(1, array.ndim))(*array.shape)
         keep.append(dims)
         struct_.version, struct_.id, struct_.kind = VERSION_1, tensor.id, int(tensor.spec.kind)
         struct_.data_type, struct_.rank, struct_.dims = int(tensor.spec.dtype), array.ndim, ctypes.addressof(dims)
-        struct_.buffer.data, struct_.buffer.size = array.ctypes.data, array.nbytes
+        memory = memories.get(tensor.spec.name)
+        if memory is None:
+            struct_.buffer.data, struct_.buffer.size = array.ctypes.data, array.nbytes
+        else:
+            struct_.mem_type, struct_.buffer.data = MemoryKind.HANDLE, memory.handle
     return structs
 
 

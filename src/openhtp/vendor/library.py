@@ -144,8 +144,8 @@ def require_library() -> Path:
     path = find_library()
     if path is None:
         raise UnsupportedFeature(
-            f"{LIBRARY_NAME} is not installed: `pip install openhtp[vendor]` brings the x86 simulator; on a"
-            f" device set {LIBRARY_VARIABLE} to the library of the Qualcomm AI Runtime SDK",
+            f"{LIBRARY_NAME} is not installed: `pip install openhtp[vendor]` brings it, on x86 as a simulator;"
+            f" or set {LIBRARY_VARIABLE} to the one of the Qualcomm AI Runtime SDK",
             st.QNN_COMMON_ERROR_LOADING_BINARIES,
         )
     return path
@@ -225,6 +225,7 @@ class VendorLibrary:
         self.path = path
         self.core_api, self.htp_api = api
         self.log = LogSink()
+        self.provider = provider
         self._handle = handle
         self._functions = functions(provider + ctypes.sizeof(struct("Provider")), CORE)
 

@@ -25,14 +25,17 @@ from openhtp.vendor.library import VendorLibrary, Version, failure, list_provide
 # This release shipped the system functions in another order, put right in the next.
 _SHUFFLED_CORE_API = (2, 33)
 _SYSTEM_MAJOR = 1
+# The first version of a graph's description that has a part of its own for each kind of device.
+_GRAPHS_WITH_BLOBS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryGraph:
-    """A graph in a context binary."""
+    """A graph in a context binary; its spill-fill buffer is 0 where the binary says nothing of it."""
 
     name: str
     tensors: tuple[GraphTensor, ...]
+    spill_fill_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,4 +142,6 @@ def _graph(graph: Any) -> BinaryGraph:
             if first
             for tensor in (struct("Tensor") * count).from_address(first)
         ]
-    return BinaryGraph(name, tuple(tensors))
+    told = graph.version >= _GRAPHS_WITH_BLOBS and graph.blob
+    spill_fill = struct("GraphBlobInfo").from_address(graph.blob).spill_fill if told else 0
+    return BinaryGraph(name, tuple(tensors), spill_fill)
