@@ -103,8 +103,6 @@ def _facts(row: Option) -> list[str]:
         facts.append(f"For {', '.join(f'`{name}`' for name in row.origins)}.")
     if row.platforms:
         facts.append(f"Platforms: {', '.join(row.platforms)}.")
-    if row.documented_on:
-        facts.append(f"Documented on {', '.join(row.documented_on)} only.")
     if row.aliases:
         facts.append(f"Also `{'`, `'.join(row.aliases)}`.")
     if row.since_arch:

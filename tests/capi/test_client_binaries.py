@@ -24,6 +24,7 @@ from openhtp.capi import handles
 from openhtp.capi.context import ContextHeld
 from openhtp.capi.graph import GraphHeld
 from openhtp.capi.signals import SignalHeld
+from openhtp.core import telling
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import MemType
 from openhtp.core.option_numbers import (
@@ -262,6 +263,26 @@ def test_b7_a_read_budget_reads_the_mapped_file_in_chunks(
     assert code == 0
     run(device, context, b"second")
     assert sum(copied) < MIB
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_b7_a_read_budget_for_memory_that_is_not_mapped_is_told_of(
+    device: LibraryDevice,
+    mapped: mmap.mmap,
+    blob: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_mapped: bool,
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+    room = ctypes.create_string_buffer(blob, len(blob))
+    keep: list[Any] = []
+    budget = custom("HtpContextConfig", HtpContextOption.FILE_READ_MEMORY_BUDGET, keep, number=4)
+    address = address_of(mapped) if is_mapped else ctypes.addressof(room)
+    code, context = create(device, address, len(blob), [budget])
+    assert code == 0
+    run(device, context, b"second")
+    assert ("mapped memory" in caplog.text) is not is_mapped
 
 
 def test_b7_a_binary_that_the_client_does_not_keep_may_be_overwritten(device: LibraryDevice, blob: bytes) -> None:

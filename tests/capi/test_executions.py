@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import logging
 import mmap
 import os
 import threading
@@ -18,11 +19,14 @@ import pytest
 from openhtp.abi.numbers import MemoryKind
 from openhtp.abi.structs import pointer_list, struct
 from openhtp.abi.writing import tensor_struct
+from openhtp.capi import handles
+from openhtp.capi.device import DeviceHeld
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.testing import hold, release
 from openhtp.vendor.backend import LibraryBackend, LibraryDevice
 from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
@@ -30,7 +34,7 @@ from tests.capi.raw_graph import NOTIFY, RawGraph, TensorRoom, filled
 from tests.waiting import PATIENCE_S, wait_until
 
 INVALID_ARGUMENT, INVALID_TENSOR, NOT_FINALIZED = 6000, 6004, 6023
-UNSUPPORTED_TENSOR = 7005
+UNSUPPORTED_FEATURE, UNSUPPORTED_TENSOR = 1000, 7005
 TIMED_OUT, DYNAMIC_SHAPE, SPARSITY = 6033, 6036, 6037
 INVALID_PARAM, UNSUPPORTED_PARAM = 7004, 7005
 ROWS = (False, True, False)
@@ -96,6 +100,19 @@ def test_a4_inputs_with_a_count_of_zero_are_refused(context: LibraryContext) -> 
         graph.ask("graphExecute", ctypes.addressof(x.struct), 0, ctypes.addressof(y.struct), 1, 0, 0)
         == INVALID_ARGUMENT
     )
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_tensor_of_another_version_is_refused(context: LibraryContext, side: str, known: bool) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    if known:
+        assert graph.execute([x], [y]) == 0
+        y.array[...] = UNTOUCHED
+    (x if side == "input" else y).struct.version = 7
+    assert graph.execute([x], [y]) == INVALID_TENSOR
+    assert (y.array == UNTOUCHED).all()
 
 
 def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(context: LibraryContext) -> None:
@@ -339,6 +356,24 @@ def queue(graph: RawGraph, rooms: tuple[TensorRoom, TensorRoom], notify: Any, si
     x, y = (ctypes.addressof(room.struct) for room in rooms)
     told = ctypes.cast(notify, ctypes.c_void_p).value
     return graph.ask("graphExecuteAsync", x, 1, y, 1, 0, signal, told, 0)
+
+
+def test_one_graph_executed_both_ways_is_refused_in_words(
+    context: LibraryContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = relu(context)
+    both, over = rooms(graph), threading.Event()
+    notify = NOTIFY(lambda param, status: over.set())
+    npu = handles.of_kind(DeviceHeld)[-1].device()
+    hold(npu)
+    try:
+        assert queue(graph, both, notify) == 0
+        assert graph.execute([both[0]], [both[1]]) == UNSUPPORTED_FEATURE
+    finally:
+        release(npu)
+    assert over.wait(PATIENCE_S)
+    said = [record for record in caplog.records if "executing one graph both ways" in record.getMessage()]
+    assert [record.levelno for record in said] == [logging.ERROR]
 
 
 def test_a8_a_timeout_lasts_until_the_callback_is_called(device: LibraryDevice, context: LibraryContext) -> None:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -38,10 +39,16 @@ class _Until(ctypes.Structure):
 
 
 class Semaphore:
-    """One of the C library's, whose functions can be a client's: each takes it as its parameter."""
+    """One of the C library's, whose functions can be a client's: each takes it as its parameter.
+
+    Its memory is kept for good. A function that is still to be called may use it after the test has returned.
+    """
+
+    _kept: ClassVar[list[ctypes.Array[ctypes.c_char]]] = []
 
     def __init__(self) -> None:
         self._room = ctypes.create_string_buffer(64)
+        self._kept.append(self._room)
         self.address = ctypes.addressof(self._room)
         assert free.sem_init(self._room, 0, 0) == 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openhtp.core import telling
 from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
@@ -70,6 +71,21 @@ def test_other_attributes_are_those_of_creation(graph: RawGraph) -> None:
     assert graph.execute([a, b], [y]) == 0
     assert graph.execute_async([a, b], [y]) == (0, [0])
     assert np.array_equal(y.array, np.maximum(2 * STEPS - 4, 0))
+
+
+@pytest.mark.parametrize("side", ["a", "y"])
+def test_another_type_than_that_of_creation_is_a_warning_once(
+    graph: RawGraph, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+    a, b, y = rooms(graph)
+    assert graph.execute([a, b], [y]) == 0
+    unset = 0x7FFFFFFF
+    for said in (unset, int(DType.INT_32), int(DType.UFIXED_POINT_8)):
+        (a if side == "a" else y).struct.data_type = said
+        assert graph.execute([a, b], [y]) == 0
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert f"tensor {side!r} as QNN_DATATYPE_INT_32; it was created as QNN_DATATYPE_FLOAT_32" in warning
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])

@@ -42,7 +42,7 @@ WHOLE: dict[str, Any] = {
             "dsp_arch": "v73",
             "pd_session": "unsigned",
             "profiling_level": "linting",
-            "use_client_context": True,
+            "use_client_context": False,
             "cores": [
                 {
                     "perf_profile": "burst",
@@ -70,7 +70,7 @@ WHOLE: dict[str, Any] = {
 
 def test_the_whole_document_is_understood() -> None:
     config = parse_config(WHOLE)
-    assert config.device_options() == {"soc": "SM8650"}
+    assert config.device_options() == {"soc": "SM8650", "device_id": 0, "pd_session": "unsigned"}
     assert config.perf_profile == "burst"
     (core,) = config.cores
     assert (core.rpc_polling_us, core.rpc_control_latency_us) == (5000, 100)
@@ -172,11 +172,21 @@ def test_the_file_that_names_the_other(tmp_path: Path) -> None:
         }"""
     )
     config = read_config(outer)
-    assert config.device_options() == {"soc": "SM8650"}
+    assert config.device_options()["soc"] == "SM8650"
     assert config.context_options()["queue_depth"] == 20
     assert config.graph_options("a")["priority"] == "low"
     assert as_config(str(outer)) == config
     assert as_config(config) is config
+
+
+@pytest.mark.parametrize("library", ["/sdk/lib/libQnnGpuNetRunExtensions.so", "QnnDspNetRunExtensions.dll", ""])
+def test_options_of_another_backend_are_refused(tmp_path: Path, library: str) -> None:
+    path = tmp_path / "net_run.json"
+    path.write_text(json.dumps({"backend_extensions": {"shared_library_path": library}}))
+    with pytest.raises(InvalidArgument, match=r"expected the path of libQnnHtpNetRunExtensions\.so"):
+        read_config(path)
+    path.write_text('{"backend_extensions": {"shared_library_path": "./libQnnHtpNetRunExtensions.so"}}')
+    read_config(path)
 
 
 @pytest.mark.parametrize(
@@ -190,12 +200,16 @@ def test_the_file_that_names_the_other(tmp_path: Path) -> None:
         ({"graphs": [{"vtcm_mb": True}]}, "/graphs/0/vtcm_mb is True"),
         ({"graphs": [{"graph_names": "g"}]}, "/graphs/0/graph_names is 'g'; expected a list"),
         ({"graphs": [{"O": 2.5}]}, "/graphs/0/O is 2.5"),
+        (
+            {"devices": [{"use_client_context": True}]},
+            "/use_client_context is True; expected false, as chips from v68",
+        ),
         ({"graphs": [{"O": 4}]}, "/graphs/0/O is 4; expected a whole number from 1 to 3"),
         ({"graphs": [{"vtcm_size": 65537}]}, "a multiple of 65536"),
         ({"graphs": [{"weights_packing": 1}]}, "/graphs/0/weights_packing is 1; expected True or False"),
         ({"devices": [{"soc_model": 99999}]}, "/devices/0/soc_model is 99999; expected the model number"),
         ({"devices": [{"dsp_arch": "73"}]}, "/devices/0/dsp_arch is '73'; expected one of v68"),
-        ({"devices": [{"device_id": 1}]}, "/devices/0/device_id is 1; expected 0, as there is one device"),
+        ({"devices": [{"device_id": 16}]}, "/devices/0/device_id is 16; expected a whole number from 0 to 15"),
         ({"devices": [{"cores": [{}, {"perf_profile": "brust"}]}]}, "/devices/0/cores/1/perf_profile is 'brust'"),
         ({"devices": [{"cores": [{"rpc_polling_time": 10001}]}]}, "rpc_polling_time is 10001; .* to 10000"),
         ({"devices": [{"pd_session": "none"}]}, "expected one of unsigned, signed"),
@@ -305,8 +319,6 @@ def test_c8_a_file_of_the_backend_votes_also_without_cores(content: dict[str, An
 @pytest.mark.parametrize(
     ("section", "key", "value", "default"),
     [
-        ("devices", "pd_session", "signed", "unsigned"),
-        ("devices", "use_client_context", True, False),
         ("graphs", "fp16_relaxed_precision", 1, 0),
         ("graphs", "share_io_buffer", True, False),
         ("cores", "ddr_perf_mode", True, False),

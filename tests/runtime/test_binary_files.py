@@ -15,10 +15,12 @@ import pytest
 
 import openhtp as htp
 from openhtp import onnx, zoo
+from openhtp.core import telling
 from openhtp.program.binary import read_binary
 from openhtp.program.sources import FileSource
 from tests.conftest import dense_graph, ramp, relu_graph
 from tests.program.forging import parts_of, put_together
+from tests.waiting import PATIENCE_S
 
 ROWS = 512
 WEIGHTS = np.random.default_rng(1).normal(size=(ROWS, ROWS)).astype(np.float32)
@@ -263,6 +265,22 @@ def test_a_binary_that_is_not_at_its_best(
     assert "compiled again" in caplog.text
 
 
+@pytest.mark.parametrize(("platform", "refused"), [("android", True), ("any", False)])
+def test_a_named_platform_refuses_a_binary_of_another_architecture(
+    backend: htp.Backend, binary: bytes, platform: str, refused: bool
+) -> None:
+    device = backend.create_device(platform=platform, transport="inprocess")
+    other = changed_info(binary, soc="SM8550", arch=73)
+    for load in (device.create_context_from_binary, device.validate_binary):
+        if refused:
+            with pytest.raises(htp.QnnError, match="its results would not be determined on android") as caught:
+                load(other)
+            assert caught.value.name == "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY"
+        else:
+            load(other)
+    device.create_context_from_binary(changed_info(binary, vtcm_mb=4)).free()
+
+
 def test_strict_takes_what_is_at_its_best(backend: htp.Backend, binary: bytes) -> None:
     device = backend.create_device(transport="inprocess")
     device.validate_binary(binary, compatibility="strict")
@@ -289,6 +307,30 @@ def test_however_it_is_loaded_results_are_the_same(
     with backend.create_device().create_context_from_binary(path, **options) as context:
         assert context.graph("net").was_prepared
         check(context, expected)
+
+
+@pytest.mark.parametrize(("way", "told"), [("bytes", 1), ("path", 0), ("mapped", 0), ("list of bytes", 1)])
+def test_a_read_budget_for_memory_that_is_not_mapped_is_told_of_once(
+    shared_device: htp.Device,
+    path: Path,
+    way: str,
+    told: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+    budget = {"file_read_memory_budget_in_mb": 1}
+    for _ in range(2):
+        if way == "list of bytes":
+            creation = shared_device.create_contexts_from_binaries([path.read_bytes()], **budget)
+            (context,) = creation.result(PATIENCE_S)
+            context.free()
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            binary = {"bytes": path.read_bytes(), "path": path, "mapped": mapped}[way]
+            shared_device.create_context_from_binary(binary, **budget).free()
+    records = [each for each in caplog.records if "mapped memory" in each.message]
+    assert [each.levelname for each in records] == ["WARNING"] * told
 
 
 def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:

@@ -181,3 +181,19 @@ def test_c13_steps_below_a_megabyte_are_of_later_chips(shared_backend: htp.Backe
         assert context.create_graph("g", vtcm_bytes=2 << 20).options.vtcm_bytes == 2 << 20
     with device_of(shared_backend, "SM8850") as device:
         assert device.create_context().create_graph("g", vtcm_bytes=65536).options.vtcm_bytes == 65536
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("float16", np.float16), ("float32", np.float32)])
+def test_a_client_chooses_the_precision_of_its_floats(
+    shared_device: htp.Device, precision: str, dtype: type[np.floating[Any]]
+) -> None:
+    values = np.linspace(-3, 3, 24, dtype=np.float32).reshape(1, 2, 3, 4)
+    with shared_device.create_context() as context:
+        graph = context.create_graph("g", precision=precision)
+        x = graph.add_tensor("x", values.shape, "float32", kind="app_write")
+        y = graph.add_tensor("y", values.shape, "float32", kind="app_read")
+        graph.add_node("ElementWiseMultiply", name="m", inputs=[x, x], outputs=[y])
+        graph.finalize()
+        result = graph.execute({"x": values})["y"]
+    expected = values.astype(dtype)
+    np.testing.assert_array_equal(result, (expected * expected).astype(np.float32))

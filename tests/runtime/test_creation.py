@@ -136,6 +136,34 @@ def test_contexts_are_made_side_by_side(
     assert len(device.create_contexts_from_binaries(binaries[1:]).result(PATIENCE_S)) == 2
 
 
+def test_notifications_come_in_the_order_in_which_contexts_are_ready(
+    server: Server, backend: htp.Backend, binaries: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of the list is made ready only after the second was notified."""
+    second_told = threading.Event()
+    real = loading._make_ready
+
+    def last_first(target: Any, packed: Any, workshop: Any) -> Any:
+        if packed.name == "c":
+            assert second_told.wait(PATIENCE_S)
+        return real(target, packed, workshop)
+
+    monkeypatch.setattr(loading, "_make_ready", last_first)
+    device = backend.create_device(name=NAME)
+    told = Told()
+
+    def notify(*arguments: Any) -> None:
+        told(*arguments)
+        if arguments[3] is CONTEXT:
+            second_told.set()
+
+    creation = device.create_contexts_from_binaries(binaries[1:], notify=notify)
+    first, second = creation.result(PATIENCE_S)
+    delivered(backend)
+    made = [call[0] for call in told.calls if call[3] is CONTEXT]
+    assert made == [second, first]
+
+
 @pytest.mark.parametrize("way", ["signal", "timeout", "cancel", "with"])
 def test_what_is_not_ready_can_be_ended(
     server: Server, backend: htp.Backend, binaries: list[bytes], monkeypatch: pytest.MonkeyPatch, way: str

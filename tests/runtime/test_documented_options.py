@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import openhtp as htp
+from openhtp.core import telling
 from openhtp.hw.catalog import catalog
+from openhtp.testing import hold, release
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
 
@@ -79,12 +81,21 @@ def test_how_to_share_is_ignored_where_nothing_is_shared(shared_device: htp.Devi
         context.free()
 
 
-def test_contexts_that_share_in_turn_may_be_queued_together(shared_device: htp.Device) -> None:
+def test_contexts_that_share_in_turn_are_told_of_when_queued_together(
+    shared_device: htp.Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
     creation = shared_device.create_contexts_from_binaries([binary_of(shared_device)] * 2, share_resources=True)
     contexts = creation.result(PATIENCE_S)
+    for context in contexts:
+        context.graph("g").execute({"x": ramp()})
+    assert "share resources sequentially" not in caplog.text
+    hold(shared_device)
     runs = [context.graph("g").execute_async({"x": ramp()}) for context in contexts for _ in range(5)]
+    release(shared_device)
     for run in runs:
         assert (run.result(PATIENCE_S)["y"] == ramp().clip(0)).all()
+    assert caplog.text.count("share resources sequentially") == 1
     for context in contexts:
         context.free()
 
@@ -108,3 +119,36 @@ def test_compression_is_prepared_on_the_host(shared_backend: htp.Backend, option
         with pytest.raises(htp.UnsupportedFeature, match="prepared offline, on linux; this device's platform is"):
             context.create_graph("g", **{option: True})  # type: ignore[arg-type]
         assert not context.graphs
+
+
+@pytest.mark.parametrize(
+    ("memory", "level", "told"),
+    [
+        ("registered", None, []),
+        ("registered", "basic", []),
+        ("raw", None, ["of tensors that do not lie in registered memory"]),
+        ("registered", "detailed", ["with a profile above the basic level"]),
+    ],
+)
+def test_asynchronous_executions_that_gain_nothing_on_a_chip_are_told_of_once(
+    shared_device: htp.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    memory: str,
+    level: str | None,
+    told: list[str],
+) -> None:
+    monkeypatch.setattr(telling, "_told", set())
+    caplog.set_level("INFO", "openhtp")
+    with shared_device.create_context() as context:
+        graph = relu_graph(context)
+        inputs, outputs = {"x": ramp()}, {"y": ramp()}
+        if memory == "registered":
+            inputs = {"x": context.register_memory(ramp().nbytes).array("x")}
+            outputs = {"y": context.register_memory(ramp().nbytes).array("y")}
+        for _ in range(2):
+            graph.execute(inputs, outputs)
+            profile = None if level is None else shared_device.backend.create_profile(level)
+            graph.execute_async(inputs, outputs, profile=profile).result(PATIENCE_S)
+    words = [record.message for record in caplog.records if "no faster than synchronous" in record.message]
+    assert [each.split("executions ")[1].split(" are ")[0] for each in words] == told

@@ -157,7 +157,7 @@ def test_forks_while_other_threads_hold_locks() -> None:
         for thread in threads:
             thread.start()
         codes = [in_child(lambda: refused(device.info) and refused(lambda: graph.execute({"x": x})), sys.exit)
-                 for _ in range(15)]
+                 for _ in range(8)]
         codes.append(in_child(works_afresh))
         stop.set()
         for thread in threads:

@@ -46,6 +46,31 @@ def test_devices_that_share_are_one_npu_with_one_budget(backend: htp.Backend, ho
 
 
 @pytest.mark.parametrize("host", ["thread", "process"])
+def test_the_number_of_a_device_says_which_of_equal_chips_it_is(backend: htp.Backend, host: str) -> None:
+    first, second = (
+        backend.create_device(config={"devices": [{"device_id": number}]}, host=host, npu="shared")
+        for number in (0, 1)
+    )
+    again = backend.create_device(device_id=1, host=host, npu="shared")
+    assert [len(device.info()["sessions"]) for device in (first, second, again)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("host", ["thread", "process"])
+def test_signed_process_domains_are_apart_from_the_unsigned_ones(backend: htp.Backend, host: str) -> None:
+    first, second, other = (
+        backend.create_device(config={"devices": [{"pd_session": kind}]}, host=host, npu="shared")
+        for kind in ("signed", "signed", "unsigned")
+    )
+    relu_graph(first.create_context())
+    sessions = other.info()["sessions"]
+    assert [session["pd_session"] for session in sessions] == ["signed", "signed", "unsigned"]
+    signed, same, unsigned = (session["bytes"] for session in sessions)
+    assert signed == same > unsigned == 0
+    relu_graph(other.create_context())
+    assert [session["bytes"] for session in second.info()["sessions"]] == [signed] * 3
+
+
+@pytest.mark.parametrize("host", ["thread", "process"])
 def test_who_leaves_takes_only_its_own(backend: htp.Backend, host: str) -> None:
     first, second = (backend.create_device(host=host, npu="shared") for _ in range(2))
     relu_graph(first.create_context())

@@ -50,6 +50,7 @@ def test_votes_are_made_changed_and_withdrawn(backend: htp.Backend) -> None:
         ({}, "no vote was given; expected at least one of dcvs, hmx"),
         ({"dcvs": "turbo"}, "dcvs is 'turbo'; expected a DcvsVote, or a mapping"),
         ({"dcvs": {"core": "turbo", "buss": "max"}}, "dcvs has no field 'buss'"),
+        ({"dcvs": {"core": "turbo", "hvx_threads": 2}}, "dcvs has no field 'hvx_threads'"),
         ({"dcvs": {"core": ("turbo", "nom", "max")}}, "in rising order"),
         ({"hmx": {"corners": "tur"}}, "needs an HVX vote"),
         ({"rpc_polling_us": 10_001}, "from 0 to 10000"),

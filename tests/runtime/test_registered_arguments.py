@@ -128,6 +128,17 @@ def test_a_verdict_is_kept_per_array(graph: htp.Graph, monkeypatch: pytest.Monke
     graph.execute({"x": x}, {"y": y})
 
 
+def test_the_outputs_of_each_call_are_the_callers_own(graph: htp.Graph) -> None:
+    x, y = (graph.context.register_memory(32).array(name) for name in ("x", "y"))
+    x[:] = ramp()
+    runs = [graph.execute_async({"x": x}, {"y": y}) for _ in range(2)]
+    first, second = (run.result(PATIENCE_S) for run in runs)
+    first.clear()
+    assert list(second) == ["y"]
+    assert second["y"] is y
+    assert graph.execute({"x": x}, {"y": y})["y"] is y
+
+
 def test_memory_placed_anew_is_read_where_it_lies_now(graph: htp.Graph) -> None:
     memory = graph.context.register_memory(2048)
     first = memory.array("x", offset=0)

@@ -11,6 +11,8 @@ import pytest
 
 import openhtp as htp
 from openhtp.core import status as st
+from openhtp.rpc.shm import SharedBuffer
+from openhtp.runtime.objects.mem import ContextMemory
 from openhtp.testing import fail_next, hold, release
 from tests.conftest import ramp, relu_graph
 from tests.waiting import PATIENCE_S
@@ -143,6 +145,27 @@ def test_freed_memory(graph: htp.Graph) -> None:
     memory = graph.context.register_memory(32)
     memory.deregister()
     assert refused(graph, {"x": memory}).name == "QNN_MEM_ERROR_INVALID_HANDLE"
+
+
+@pytest.mark.parametrize("moment", ["asked", "granted"])
+def test_a_context_that_is_freed_while_a_call_takes_memory(
+    context: htp.Context, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    graph = relu_graph(context)
+    ask = ContextMemory._ask_for
+
+    def ask_beside_a_free(memory: ContextMemory, buffer: SharedBuffer, use: str = "") -> int:
+        if moment == "asked":
+            context.free()
+        number = ask(memory, buffer, use)
+        if moment == "granted":
+            context.free()
+        return number
+
+    monkeypatch.setattr(ContextMemory, "_ask_for", ask_beside_a_free)
+    error = refused(graph, {"x": ramp()})
+    assert (error.name, error.code) == ("QNN_GRAPH_ERROR_INVALID_CONTEXT", 6039)
+    assert "its context was freed" in error.message
 
 
 def test_mixed_batch_multiples(context: htp.Context) -> None:

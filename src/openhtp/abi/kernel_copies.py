@@ -1,24 +1,24 @@
 """How memory of this process is copied so that a wrong address is an answer, not the end of the process.
 
 The kernel's own call (``process_vm_readv``) does it in one step. Containers may forbid it and emulators of other
-processors may not know it, so there are two more ways: ``/proc/self/mem``, where the kernel copies as well, and
-plain copies of memory that the process's map has. The last way still ends the process if the memory is of a file
-that is shorter, or if another thread unmaps it between the look at the map and the copy. All
-three are called as the kernel's call is.
+processors may not know it; there the kernel writes the memory to a file in memory, and reads it back from there.
+Either way it copies nothing that this process itself may not read, and to nothing that it may not write. Both are
+called as the kernel's call is.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 # Process, local pieces and their count, remote pieces and their count, flags: bytes copied, below 0 for none.
 CopyCall = Callable[[int, int, int, int, int, int], int]
+
+_MOST_AT_ONCE = 1 << 20
 
 
 class IoVec(ctypes.Structure):
@@ -39,11 +39,9 @@ class CopyWay:
 
 
 def choose_way() -> CopyWay:
-    """The first way that copies a few bytes correctly here."""
-    for way in (_by_the_kernel(), *_by_memory_file()):
-        if _works(way):
-            return way
-    return _by_map()
+    """The kernel's call if it copies a few bytes correctly here; otherwise files, which devices need anyway."""
+    way = _by_the_kernel()
+    return way if _works(way) else _by_files()
 
 
 def _works(way: CopyWay) -> bool:
@@ -67,95 +65,60 @@ def _by_the_kernel() -> CopyWay:
     return CopyWay("process_vm_readv", *calls)
 
 
-def _by_memory_file() -> Iterator[CopyWay]:
-    """Nothing where the file cannot be opened."""
-    with contextlib.suppress(OSError):
-        short, long = MemoryFile(ctypes.PyDLL(None)), MemoryFile(ctypes.CDLL(None))
-        yield CopyWay("/proc/self/mem", short.readv, short.writev, long.readv, long.writev)
+def _by_files() -> CopyWay:
+    short, long = CopyFiles(ctypes.PyDLL(None)), CopyFiles(ctypes.CDLL(None))
+    return CopyWay("files", short.readv, short.writev, long.readv, long.writev)
 
 
-def _by_map() -> CopyWay:
-    return CopyWay("/proc/self/maps", map_readv, map_writev, map_readv, map_writev)
-
-
-class MemoryFile:
-    """This process's memory as a file, which the kernel reads and writes at any address."""
+class CopyFiles:
+    """Files in memory over which the kernel copies, one for each copy that is under way."""
 
     def __init__(self, library: Any) -> None:
         signature = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
         self._read, self._write = library.pread, library.pwrite
         for call in (self._read, self._write):
             call.argtypes, call.restype = signature, ctypes.c_ssize_t
-        self._fd = -1
-        self._open()
-        # An open file stays with the memory of the process that opened it, a child has another.
-        os.register_at_fork(after_in_child=self._open)
-
-    def _open(self) -> None:
-        inherited, self._fd = self._fd, os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
-        if inherited >= 0:
-            os.close(inherited)
+        self._idle: list[int] = []
+        # A child and its parent would write to the same files.
+        os.register_at_fork(after_in_child=self._close)
 
     def readv(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
         """Copy from each remote piece, one after the other, into the local one."""
-        return _each_piece(
-            local, remote, count, lambda ours, theirs, size: self._read(self._fd, ours, size, theirs)
-        )
+        return self._each_piece(local, remote, count, lambda ours, theirs: (theirs, ours))
 
     def writev(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-        """Copy into each remote piece.
+        """Copy from the local piece into each remote one."""
+        return self._each_piece(local, remote, count, lambda ours, theirs: (ours, theirs))
 
-        The file can write to memory that is read-only, so the map is asked first.
-        """
-
-        def write(ours: int, theirs: int, size: int) -> int:
-            size = _mapped_bytes(theirs, size, "w")
-            return int(self._write(self._fd, ours, size, theirs)) if size else -1
-
-        return _each_piece(local, remote, count, write)
-
-
-def map_readv(_pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-    """Plain copies of what the map says can be read."""
-    return _each_piece(local, remote, count, lambda ours, theirs, size: _move(ours, theirs, theirs, size, "r"))
-
-
-def map_writev(_pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-    """Plain copies to where the map says one can write."""
-    return _each_piece(local, remote, count, lambda ours, theirs, size: _move(theirs, ours, theirs, size, "w"))
-
-
-def _move(target: int, source: int, theirs: int, size: int, right: str) -> int:
-    size = _mapped_bytes(theirs, size, right)
-    if size:
-        ctypes.memmove(target, source, size)
-    return size or -1
-
-
-def _each_piece(local: int, remote: int, count: int, copy: Callable[[int, int, int], int]) -> int:
-    """Copy piece by piece until one is not all there; the bytes that were copied, -1 for none."""
-    ours, done = int(IoVec.from_address(local).base or 0), 0
-    for piece in (IoVec * count).from_address(remote):
-        copied = int(copy(ours + done, int(piece.base or 0), piece.size))
-        done += max(0, copied)
-        if copied < piece.size:
-            break
-    if not done:
-        ctypes.set_errno(errno.EFAULT)
-    return done or -1
-
-
-def _mapped_bytes(address: int, size: int, right: str) -> int:
-    """How many bytes from an address on are mapped without a gap, with the right to read (r) or to write (w)."""
-    reached = address
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as mappings:
-        for line in mappings:
-            span, rights = line.split(" ", 2)[:2]
-            first, last = (int(end, 16) for end in span.split("-"))
-            if first <= reached < last:
-                if right not in rights:
+    def _each_piece(
+        self, local: int, remote: int, count: int, from_and_to: Callable[[int, int], tuple[int, int]]
+    ) -> int:
+        """Copy piece by piece until one is not all there; the bytes that were copied, -1 for none."""
+        ours, done = int(IoVec.from_address(local).base or 0), 0
+        fd = self._idle.pop() if self._idle else os.memfd_create("openhtp-copies")
+        try:
+            for piece in (IoVec * count).from_address(remote):
+                copied = self._copy(fd, *from_and_to(ours + done, int(piece.base or 0)), piece.size)
+                done += copied
+                if copied < piece.size:
                     break
-                reached = last
-            elif first > reached:
+        finally:
+            self._idle.append(fd)
+        if not done:
+            ctypes.set_errno(errno.EFAULT)
+        return done or -1
+
+    def _copy(self, fd: int, source: int, target: int, size: int) -> int:
+        """Copy a little at a time, so that the file stays small."""
+        done = 0
+        while done < size:
+            written = self._write(fd, source + done, min(size - done, _MOST_AT_ONCE), 0)
+            copied = self._read(fd, target + done, written, 0) if written > 0 else 0
+            if copied <= 0:
                 break
-    return min(reached - address, size)
+            done += copied
+        return done
+
+    def _close(self) -> None:
+        while self._idle:
+            os.close(self._idle.pop())

@@ -10,7 +10,6 @@ from typing import Any
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
 from openhtp.capi import identity
-from openhtp.capi.configs import warn_of_no_effect
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.option_numbers import CUSTOM, DeviceOption, HtpDeviceOption
@@ -31,6 +30,7 @@ class ChipWish:
     soc_model: int = 0
     arch: int = 0
     vtcm_mb: int = 0
+    signed_pd: bool = False
 
     def chip(self, chosen: str) -> str:
         """The name of the chip, empty if the configuration names none; ``chosen`` is the chip of such devices."""
@@ -74,6 +74,7 @@ def read_wish(address: int) -> ChipWish:
     if by_option.soc_model:
         by_platform.soc_model = by_option.soc_model
     by_platform.arch = by_platform.arch or by_option.arch
+    by_platform.signed_pd = by_option.signed_pd
     return by_platform
 
 
@@ -92,10 +93,7 @@ def _note_custom(address: int, wish: ChipWish) -> None:
     elif option == HtpDeviceOption.ARCH:
         wish.arch = _arch(address, at_8)
     elif option == HtpDeviceOption.SIGNED_PD:
-        if at_8 & 0xFF if _is_old(address) else _byte_behind(address):
-            warn_of_no_effect(
-                "QNN_HTP_DEVICE_CONFIG_OPTION_SIGNEDPD", "here: graphs of an emulated HTP are not signed code"
-            )
+        wish.signed_pd = bool(at_8 & 0xFF if _is_old(address) else _byte_behind(address))
     else:
         raise _bad(f"HTP device option {option} is unknown or not supported; expected SoC (0), architecture (1)")
 

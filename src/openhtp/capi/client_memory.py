@@ -48,12 +48,14 @@ class ClientBinary:
         self.nbytes = nbytes
         self._is_kept = is_kept
         self.source: BinarySource | None = None
+        self.is_mapped = False
 
     def lent_source(self, check: Check) -> BinarySource:
         """The file, or a copy; the same every time."""
         if self.source is not None:
             return self.source
         fd = mapped_file(self._address, self.nbytes) if self._is_kept else None
+        self.is_mapped = fd is not None
         self.source = self._copy(check) if fd is None else FileSource(fd)
         return self.source
 

@@ -124,10 +124,12 @@ class DeviceHeld(HandleEntry):
 
     word, invalid = "device", st.QNN_DEVICE_ERROR_INVALID_HANDLE
 
-    def __init__(self, soc: str = "", backend: BackendHeld | None = None, vtcm_mb: int = 0) -> None:
+    def __init__(
+        self, soc: str = "", backend: BackendHeld | None = None, vtcm_mb: int = 0, *, signed_pd: bool = False
+    ) -> None:
         """``backend`` is given if the device ends with it; a client's own devices belong to no backend.
 
-        ``vtcm_mb`` is how much of its VTCM the client wants, 0 for all.
+        ``vtcm_mb`` is how much of its VTCM the client wants, 0 for all; ``signed_pd`` its kind of process domain.
         """
         super().__init__(backend)
         self._backend = ClientBackend()
@@ -143,6 +145,7 @@ class DeviceHeld(HandleEntry):
         self.is_freed = False
         self.contexts = 0
         self._place = place_of_npus()
+        self._pd_session = "signed" if signed_pd else "unsigned"
         self._made: Device | None = None
         self._lock = threading.Lock()
 
@@ -150,7 +153,7 @@ class DeviceHeld(HandleEntry):
         """The device."""
         with self._lock:
             if self._made is None:
-                self._made = self._backend.create_device(soc=self.soc, **self._place)
+                self._made = self._backend.create_device(soc=self.soc, pd_session=self._pd_session, **self._place)
                 _spare_collector()
                 self._take_waiting_votes(self._made)
             return self._made
@@ -247,7 +250,7 @@ def device_create(log: int, config: int, out: int) -> None:
     handles.require_place(out, "device")
     handles.find_or_none(LogHeld, log)
     wish = read_wish(config)
-    handles.give(out, DeviceHeld(wish.chip(chosen_soc()), vtcm_mb=wish.vtcm_mb))
+    handles.give(out, DeviceHeld(wish.chip(chosen_soc()), vtcm_mb=wish.vtcm_mb, signed_pd=wish.signed_pd))
 
 
 @answers("deviceSetConfig")

@@ -126,7 +126,9 @@ def _code(name: str, error: QnnError, invalid: Status) -> int:
     status = error.status
     if isinstance(error, InvalidArgument) and status is st.QNN_COMMON_ERROR_INVALID_ARGUMENT:
         status = invalid
-    level = logging.INFO if isinstance(error, UnsupportedError) else logging.ERROR
+    # Clients try out what is supported, but nobody executes a graph to find out.
+    is_tried = isinstance(error, UnsupportedError) and not name.startswith("graphExecute")
+    level = logging.INFO if is_tried else logging.ERROR
     where = f" [{', '.join(reversed(error.context))}]" if error.context else ""
     log.log(level, "%s: %s%s (%s, %d)", name, error.message, where, status.name, status.code)
     return status.code

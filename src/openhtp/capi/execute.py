@@ -13,7 +13,7 @@ import numpy as np
 
 from openhtp.abi import memory
 from openhtp.abi.memory import BatchedReader, PresenceProbe
-from openhtp.abi.numbers import VERSION_2, MemoryKind
+from openhtp.abi.numbers import VERSION_1, VERSION_2, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.client_backend import ClientFunction
@@ -22,8 +22,10 @@ from openhtp.capi.graph import TENSOR_BYTES, GraphHeld, carried
 from openhtp.capi.memories import MemHeld
 from openhtp.capi.varying_call import CutResult, VaryingCall
 from openhtp.core import status as st
+from openhtp.core.dtype import DType
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
+from openhtp.core.telling import warn_once
 from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.calls.arguments import check_dynamic
 from openhtp.runtime.calls.bound_call import BoundCall, output_shapes, require_executable
@@ -35,6 +37,7 @@ _MOST_TENSORS = 4096
 _MOST_KEPT = 64
 _MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
 _DIM_BYTES = 4
+_TYPES = frozenset(DType)
 
 Arrays = dict[str, Any]
 # Where a client's input structures are and how many, and its output structures.
@@ -202,6 +205,7 @@ class Plan:
 
     def _data(self, tensor_struct: Any, tensor: Tensor) -> tuple[int, int]:
         """The address of a tensor's data, and how many bytes there are."""
+        self._warn_of_another_type(tensor_struct, tensor)
         if tensor_struct.mem_type == MemoryKind.HANDLE:
             mem = handles.find(MemHeld, tensor_struct.buffer.data or 0)
             if mem.parent is not self._context or mem.area.mem.use:
@@ -216,6 +220,17 @@ class Plan:
         if not address and tensor.spec.nbytes:
             raise _too_short(tensor, 0, address, tensor.spec.nbytes)
         return address, size
+
+    def _warn_of_another_type(self, tensor_struct: Any, tensor: Tensor) -> None:
+        """Data count in the type of the tensor's creation. A number that is no type says nothing."""
+        said = tensor_struct.data_type
+        if said != tensor.dtype and said in _TYPES:
+            warn_once(
+                log,
+                ("data type", self.graph.name, tensor.name),
+                f"graph {self.graph.name!r}: an execution gives tensor {tensor.name!r} as {DType(said).qnn_name};"
+                f" it was created as {tensor.dtype.qnn_name}, and its data count as that",
+            )
 
 
 def _pieces(location: Place) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -236,9 +251,11 @@ def _has_dims(tensor_struct: Any, spec: TensorSpec) -> bool:
 
 
 def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[tuple[Any, Tensor]]:
-    """Each structure with the tensor that it names; one that names none, or the same again, is refused."""
+    """Each structure with the tensor that it names; refuses other versions, unknown tensors and the same again."""
     seen: set[int] = set()
     for tensor_struct in structs:
+        if tensor_struct.version not in (VERSION_1, VERSION_2):
+            raise _bad(f"an {what} tensor has version {tensor_struct.version}; expected 1 or 2")
         tensor = wanted.get(tensor_struct.id)
         if tensor is None or tensor_struct.id in seen:
             problem = "is given twice" if tensor is not None else f"is no {what} of the graph"

@@ -126,11 +126,11 @@ class BackendConfig:
 
     def device_options(self) -> dict[str, Any]:
         """Options for ``Backend.create_device``. A model number comes before an architecture."""
-        for key in ("soc_model", "soc_id", "dsp_arch"):
-            soc = self._device(key)
-            if soc is not None:
-                return {"soc": soc}
-        return {}
+        chips = [soc for key in ("soc_model", "soc_id", "dsp_arch") if (soc := self._device(key)) is not None]
+        options = {"soc": chips[0]} if chips else {}
+        return options | {
+            key: value for key in ("device_id", "pd_session") if (value := self._device(key)) is not None
+        }
 
     def context_options(self, origin: ContextOrigin | None = None) -> dict[str, Any]:
         """Options for ``Device.create_context`` and its like, by their names, if the config sets them.

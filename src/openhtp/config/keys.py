@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from openhtp.core.units import KIB
@@ -13,6 +15,7 @@ from openhtp.core.value_kinds import (
     JsonObject,
     ListOf,
     Numeral,
+    OffOnly,
     RefusedValue,
     Text,
     ValueKind,
@@ -22,9 +25,27 @@ from openhtp.hw.catalog import catalog, find_soc
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, PERF_PROFILES, PROFILE_RPC_POLLING_US
 from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, MAX_HMX_TIMEOUT_US, MAX_LATENCY_US, MAX_RPC_POLLING_US
 from openhtp.options import CONTEXT, DEVICE, GRAPH, Option, Table
+from openhtp.options.device import MAX_DEVICE_ID, PD_SESSIONS
 
 _MOST = (1 << 63) - 1
 _TABLES = {table.owner: table for table in (CONTEXT, DEVICE, GRAPH)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionLibrary:
+    """The path of the library that reads a backend's options. Its name says which backend's."""
+
+    words = "the path of libQnnHtpNetRunExtensions.so"
+    python_type = "str"
+
+    def read(self, value: object) -> str:
+        """Any path, but none of the libraries of other backends: their options are not the HTP's."""
+        if not isinstance(value, str) or not value:
+            raise RefusedValue(self.words)
+        backend = re.search(r"Qnn(\w+)NetRunExtensions", PurePath(value).name)
+        if backend is not None and not backend[1].startswith("Htp"):
+            raise RefusedValue(self.words)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +238,7 @@ _CORE_KEYS = (
 )
 
 _DEVICE_KEYS = (
-    Key(name="device_id", kind=Fixed(0, "there is one device"), about="Which device.", default="0"),
+    _key_of(DEVICE, "device_id", Whole(0, MAX_DEVICE_ID), "Which of several equal chips.", default="0"),
     Key(
         name="core_id",
         kind=ListOf(Whole(0, 15)),
@@ -236,16 +257,19 @@ _DEVICE_KEYS = (
         about="The chip by its architecture; soc_model comes first.",
         option="device.soc",
     ),
-    Key(
-        name="pd_session", kind=Choice(("unsigned", "signed")), about="Kind of process domain.", default="unsigned"
-    ),
+    _key_of(DEVICE, "pd_session", Choice(PD_SESSIONS), "Kind of process domain.", default="unsigned"),
     Key(
         name="profiling_level",
         kind=Choice(("off", "basic", "detailed", "linting", "optrace")),
         about="What `--profiling_level=backend` stands for.",
         instead="`BackendConfig.profiling_level`",
     ),
-    Key(name="use_client_context", kind=Flag(), about="A power context of its own; not from v68 on."),
+    Key(
+        name="use_client_context",
+        kind=OffOnly("chips from v68 on, which are all there are here, have no power contexts of clients"),
+        about="A power context of its own; not from v68 on.",
+        default="false",
+    ),
 )
 
 _CONTEXT_KEYS = (
@@ -324,8 +348,9 @@ GENERAL = Section(
             keys=(
                 Key(
                     name="shared_library_path",
-                    kind=Text("a path"),
-                    about="The vendor's extension library; not needed here.",
+                    kind=ExtensionLibrary(),
+                    about="The HTP's extension library. It is not loaded, as its options are read here; that of"
+                    " another backend is refused.",
                 ),
                 Key(
                     name="config_file_path",

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import unicodedata
 from typing import Any
 
 import msgspec
+
+# What JSON writes as it is and a terminal obeys: the second set of controls, overrides of direction, and the line
+# breaks that only Unicode has.
+_OBEYED = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -29,11 +34,19 @@ def _is_seen(letter: str) -> bool:
 
 
 def to_json(value: Any) -> bytes:
-    """The value as JSON, whatever text is in it: a lone surrogate (of a file's odd name) becomes an escape."""
+    """The value as JSON that may be shown, whatever text is in it.
+
+    A lone surrogate (of a file's odd name) becomes an escape, as do characters that a terminal obeys.
+    """
     try:
-        return msgspec.json.encode(value)
+        text = msgspec.json.encode(value)
+        return text if text.isascii() else _OBEYED.sub(_escaped, text)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value)).encode()
+
+
+def _escaped(letter: re.Match[bytes]) -> bytes:
+    return rb"\u%04x" % ord(letter[0].decode())
 
 
 class PrintableFormatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""Units of sizes and times, and sizes in words. Time inside openhtp is always integer nanoseconds."""
+"""Units of sizes and times, and both in words. Time inside openhtp is always integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def duration_ns(text: str, unit_ns: int | None = None) -> float | None:
     number, divisor = float(match[1]), 1.0 if match[2] is None else float(match[2])
     scale = unit_ns if match[3] is None else TIME_UNITS.get(match[3])
     return None if scale is None or not divisor else number / divisor * scale
+
+
+def number_in_words(value: float) -> str:
+    """A time in whatever unit: ``33.5``, ``1,500.5``, and ``20,343`` rather than ``20342.6``."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,g}"
 
 
 def bytes_in_words(nbytes: int) -> str:

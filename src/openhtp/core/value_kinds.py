@@ -286,6 +286,26 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
+class OffOnly:
+    """A flag that cannot be on, and why."""
+
+    why: str
+
+    python_type = "bool"
+
+    @property
+    def words(self) -> str:
+        """What is accepted."""
+        return f"false, as {self.why}"
+
+    def read(self, value: object) -> bool:
+        """Accept false."""
+        if value is not False:
+            raise RefusedValue(self.words)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class ListOf:
     """A list of values of one kind."""
 

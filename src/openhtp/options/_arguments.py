@@ -23,6 +23,8 @@ class DeviceArguments(TypedDict, total=False):
     parallel_graphs: bool
     vtcm_windowing: bool
     process_domains: int | None
+    pd_session: str
+    device_id: int
     domain_mb: int | None
     host: str | None
     npu: str

@@ -14,6 +14,7 @@ from openhtp.core.status import Status
 from openhtp.core.telling import warn_once
 from openhtp.core.validating import ArgumentPlace, did_you_mean
 from openhtp.core.value_kinds import ValueKind
+from openhtp.hw.soc import ANY_PLATFORM
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class Option:
     ``aliases`` are other names that the documents have for it. ``origins`` and ``platforms`` say where it can be
     given, everywhere if empty; ``needs`` names options that must be on with it.
     ``same_as`` names an option that is the same in another unit: ``factor`` of that unit make one of this one.
-    ``documented_on`` are the platforms on which the documents have it, ``documented_limit`` another limit that
-    they set; here it works beyond them, which is said once.
+    A device whose platform nobody named has it, too, which is said once. ``documented_limit`` is another limit
+    that the documents set; here the option works beyond it, which is said once.
     ``no_effect`` says, for an option that is accepted and does nothing yet, why that is so.
     ``sets`` names the option of another table that this one leads to, as ``graph.vtcm_mb``.
     ``seen`` says where its effect can be seen; one that sets another, or is one in another unit, has the other's.
@@ -113,7 +114,6 @@ class Option:
     same_as: str | None = None
     factor: int = 1
     sets: str | None = None
-    documented_on: tuple[str, ...] = ()
     documented_limit: str = ""
     no_effect: str = ""
     seen: tuple[EffectPlace, ...] = ()
@@ -286,8 +286,10 @@ class Table:
 
     def _tell_of_limit(self, row: Option, platform: str) -> None:
         limit = row.documented_limit
-        if row.documented_on and platform not in row.documented_on:
-            limit = f"on {' and '.join(row.documented_on)} only; here {platform} has it, too"
+        if row.platforms and platform == ANY_PLATFORM:
+            limit = (
+                f"on {' and '.join(row.platforms)} only; this device has it, because its platform was not named"
+            )
         if limit:
             words = f"the documents have {self.owner} option {row.name} {limit}"
             warn_once(log, ("limit", self.owner, row.name, platform), words)
@@ -300,13 +302,13 @@ class Table:
             raise UnsupportedFeature(
                 f"{what} needs a Hexagon v{row.since_arch} or newer; this one is v{arch}", self.status
             )
-        if platform is not None and row.prepares_offline and platform not in PREPARING:
+        if platform is not None and row.prepares_offline and platform not in (ANY_PLATFORM, *PREPARING):
             raise UnsupportedFeature(
                 f"{what} is for graphs that are prepared offline, on {' or '.join(PREPARING)}; this device's"
                 f" platform is {platform}: prepare them there, and load the binary here",
                 self.status,
             )
-        if platform is not None and row.platforms and platform not in row.platforms:
+        if platform is not None and row.platforms and platform not in (ANY_PLATFORM, *row.platforms):
             raise UnsupportedFeature(
                 f"{what} exists on {' and '.join(row.platforms)} only; this device's platform is {platform}",
                 self.status,

@@ -19,9 +19,8 @@ CONCURRENT_ARCH = 81
 """The first architecture whose contexts can share buffers while they run at the same time."""
 
 _STORED = (ContextOrigin.BINARY, ContextOrigin.LIST)
-CONCURRENT_PLATFORMS = ("android", "linux")
-CONCURRENT_DOCUMENTED = ("android",)
-_PROFILING = ("android", "qnx", "linux")
+CONCURRENT_PLATFORMS = ("android",)
+_PROFILING = ("android", "qnx")
 
 
 def _number(name: str, value: ContextOption) -> Number:
@@ -199,7 +198,6 @@ _GROUPS = (
         prepared=PreparedWhere.OFFLINE,
         origins=(ContextOrigin.BINARY,),
         platforms=CONCURRENT_PLATFORMS,
-        documented_on=CONCURRENT_DOCUMENTED,
         excludes=("register_multi_contexts", "memory_limit_hint"),
     ),
     Option(
@@ -278,7 +276,6 @@ _LOADING = (
         "Bytes of device memory go into the profile of the context's creation and of its freeing.",
         Flag(),
         platforms=_PROFILING,
-        documented_on=("android", "qnx"),
         changes=Changeable.ALWAYS,
         seen=(EffectPlace.PROFILE,),
     ),

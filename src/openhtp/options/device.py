@@ -8,10 +8,12 @@ from openhtp.core.option_numbers import HtpDeviceOption, HtpGraphOption
 from openhtp.core.units import MIB
 from openhtp.core.value_kinds import Choice, Flag, Text, Whole
 from openhtp.hw.catalog import find_soc
-from openhtp.hw.soc import PLATFORMS
+from openhtp.hw.soc import ANY_PLATFORM, PLATFORMS
 from openhtp.options._table import EffectPlace, Number, Option, Table
 
 HOSTS = ("process", "thread")
+PD_SESSIONS = ("unsigned", "signed")
+MAX_DEVICE_ID = 15
 NPUS = ("private", "shared")
 # What the documents call the two hosts, and older programs too.
 TRANSPORTS = {"rpc": "process", "inprocess": "thread"}
@@ -84,8 +86,10 @@ DEVICE = Table(
             name="platform",
             seen=(EffectPlace.ORDER, EffectPlace.REFUSALS),
             kind=Choice(PLATFORMS),
-            default="linux",
-            about="`windows` gives all priorities equal standing, as there the operating system decides.",
+            default=ANY_PLATFORM,
+            about="What the documents do not have on this platform is refused; `any` has it all, and tells once"
+            " what the documents limit. `windows` gives all priorities equal standing, as there the operating"
+            " system decides.",
         ),
         Option(
             name="driver_path",
@@ -139,6 +143,25 @@ DEVICE = Table(
             seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
             kind=Whole(1, 64),
             about="Process domains (the documents' cDSP sessions) that a client may have; the SoC's unless given.",
+        ),
+        Option(
+            name="pd_session",
+            seen=(EffectPlace.MEMORY, EffectPlace.STATE),
+            kind=Choice(PD_SESSIONS),
+            default="unsigned",
+            about="Kind of this client's process domains. `signed` ones are apart from the `unsigned` ones of the"
+            " same process, with memory of their own.",
+            number=Number(name="QNN_HTP_DEVICE_CONFIG_OPTION_SIGNEDPD", value=HtpDeviceOption.SIGNED_PD, htp=True),
+            config_key="pd_session",
+        ),
+        Option(
+            name="device_id",
+            seen=(EffectPlace.ORDER, EffectPlace.MEMORY, EffectPlace.STATE),
+            kind=Whole(0, MAX_DEVICE_ID),
+            default=0,
+            about="Which of several equal chips. With `npu` `shared`, devices of different numbers are different"
+            " NPUs; a private or named one is an NPU of its own in any case.",
+            config_key="device_id",
         ),
         Option(
             name="domain_mb",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -40,13 +41,15 @@ class _Numbered(Struct):
 class Hello(Request):
     """First message. Descriptor: the device's end of the data socket.
 
-    Clients of one process that say ``shares_budget`` have their process domains in common, and one budget.
+    Clients of one process that say ``shares_budget`` have their process domains in common, and one budget, if
+    these are of one kind, as ``pd_session`` says.
     """
 
     version: int
     pid: int
     label: str = ""
     shares_budget: bool = False
+    pd_session: Literal["unsigned", "signed"] = "unsigned"
 
 
 class AddDuct(Request):

@@ -3,18 +3,22 @@
 The size is sealed: neither side can shrink a buffer under the other, which would otherwise be a SIGBUS in a
 process that did nothing wrong. Memory that a client made itself is sealed when it is shared, or refused; that of a
 dma-buf never changes its size.
+
+A board offers memory that its DSP can map: from its FastRPC library, or a heap of its kernel (``find_heap``).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import itertools
 import mmap
 import os
 import stat
-from collections.abc import Iterable, Sequence
-from typing import Any
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +50,14 @@ _CAN_SHRINK = (
     " it for all. Expected a dma-buf, or a memfd made with MFD_ALLOW_SEALING"
 )
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+RPC_LIBRARY = "libcdsprpc.so"
+# Names of the heap for memory of any kind: Qualcomm's kernels, and all others.
+DMA_HEAPS = ("/dev/dma_heap/qcom,system", "/dev/dma_heap/system")
+_SYSTEM_HEAP, _DEFAULT_FLAGS = 25, 1
+# DMA_HEAP_IOCTL_ALLOC: length, descriptor (out), its flags, flags of the heap.
+_ALLOCATE = 0xC0184800
+_REQUEST = struct.Struct("=QIIQ")
 
 
 def align(nbytes: int) -> int:
@@ -95,6 +107,12 @@ class SharedBuffer:
             if error.errno in _NO_ROOM:
                 raise _no_room(nbytes, error) from error
             raise
+
+    @classmethod
+    def for_device(cls, nbytes: int, heap: DspHeap | None) -> SharedBuffer:
+        """A buffer to be shown to a device: of a heap whose memory a DSP can map, or as ``sized`` makes it."""
+        number = None if heap is None else heap.allocate(nbytes)
+        return cls.sized(nbytes) if number is None else cls(Descriptor(int, number), nbytes)
 
     def take(self) -> None:
         """Take the memory itself, which ``sized`` left for later; a dma-buf is there from the beginning."""
@@ -318,3 +336,71 @@ def _no_room(nbytes: int, error: Exception) -> OutOfMemory:
         " free registered memory or contexts, or raise the limit",
         st.QNN_COMMON_ERROR_MEM_ALLOC,
     )
+
+
+class DspHeap(Protocol):
+    """A source of memory."""
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+
+    def allocate(self, nbytes: int) -> int | None:
+        """A descriptor of new memory, the caller's to close; None if there is none left."""
+
+
+class RpcmemHeap:
+    """Memory of the board's FastRPC library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Raises AttributeError if the library has no such functions."""
+        self.name = f"rpcmem of {RPC_LIBRARY}"
+        self._library = library  # the functions are its
+        self._allocate = library.rpcmem_alloc
+        self._allocate.argtypes = [ctypes.c_int, ctypes.c_uint32, ctypes.c_int]
+        self._allocate.restype = ctypes.c_void_p
+        self._free = library.rpcmem_free
+        self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
+        self._descriptor_of = library.rpcmem_to_fd
+        self._descriptor_of.argtypes, self._descriptor_of.restype = [ctypes.c_void_p], ctypes.c_int
+
+    def allocate(self, nbytes: int) -> int | None:
+        """The memory outlives the library's own hold on it: the descriptor keeps it."""
+        if nbytes >= 1 << 31:
+            return None
+        address = self._allocate(_SYSTEM_HEAP, _DEFAULT_FLAGS, nbytes)
+        if not address:
+            return None
+        try:
+            number = self._descriptor_of(address)
+            return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 0) if number >= 0 else None
+        finally:
+            self._free(address)
+
+
+class DmaHeap:
+    """Memory of one of the kernel's DMA-BUF heaps."""
+
+    def __init__(self, path: str, ioctl: Callable[[int, int, bytearray], object] = fcntl.ioctl) -> None:
+        self.name = path
+        self._ioctl = ioctl
+
+    def allocate(self, nbytes: int) -> int | None:
+        """One DMA-BUF."""
+        request = bytearray(_REQUEST.pack(nbytes, 0, os.O_RDWR | os.O_CLOEXEC, 0))
+        heap = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._ioctl(heap, _ALLOCATE, request)
+        except OSError:
+            return None
+        finally:
+            os.close(heap)
+        return int(_REQUEST.unpack(request)[1])
+
+
+def find_heap(library: str = RPC_LIBRARY, heaps: Sequence[str] = DMA_HEAPS) -> DspHeap | None:
+    """The heap of this machine whose memory a DSP can map; None without one, or without the right to use it."""
+    try:
+        return RpcmemHeap(ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_LOCAL))
+    except (OSError, AttributeError):
+        return next((DmaHeap(path) for path in heaps if os.access(path, os.R_OK)), None)

@@ -15,7 +15,12 @@ enum { QNN_APP_WRITE = 0, QNN_APP_READ = 1, QNN_NATIVE = 3, QNN_STATIC = 4 };
 enum { QNN_FLOAT32 = 0x0232, QNN_UFIXED8 = 0x0408 };
 enum { QNN_PRIORITY_LOW = 0, QNN_PRIORITY_NORMAL = 100, QNN_PRIORITY_HIGH = 200 };
 /* Options of a context. */
-enum { QNN_CONTEXT_PRIORITY = 1, QNN_CONTEXT_QUEUE_DEPTH = 4 };
+enum {
+    QNN_CONTEXT_PRIORITY = 1,
+    QNN_CONTEXT_QUEUE_DEPTH = 4,
+    QNN_CONTEXT_MEMORY_LIMIT_HINT = 6, /* megabytes, in "wide" */
+    QNN_CONTEXT_PERSISTENT_BINARY = 7
+};
 
 typedef struct { float scale; int32_t offset; } qnn_scale_offset;
 typedef struct {
@@ -95,6 +100,13 @@ typedef struct {
     qnn_code (*device_create)(qnn_handle log, const qnn_config **, qnn_handle *);
     void *f41_to_42[2];
     qnn_code (*device_free)(qnn_handle);
+    qnn_code (*signal_create)(qnn_handle backend, const qnn_config **, qnn_handle *); /* no list: to abort with */
+    void *f45;
+    qnn_code (*signal_trigger)(qnn_handle);
+    qnn_code (*signal_free)(qnn_handle);
+    void *f48_to_54[7];
+    qnn_code (*context_from_binary_with_signal)(qnn_handle backend, qnn_handle device, const qnn_config **, const void *,
+                                                uint64_t, qnn_handle *, qnn_handle profile, qnn_handle signal);
 } qnn_functions;
 
 /* The functions of a library; ends the program if it cannot be loaded. */

@@ -18,7 +18,7 @@ from openhtp.core.errors import Aborted, InternalError, InvalidArgument, QnnErro
 from openhtp.core.latches import Promise
 from openhtp.core.threads import OwnThread
 from openhtp.options import CONTEXT, ContextOrigin, OptionValues
-from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_given
+from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_for_context
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Interrupt, Stop
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_timeout
@@ -89,13 +89,14 @@ def list_wanted(
     read(options, ContextOrigin.LIST)
     for index, config in enumerate(own):
         _refuse_group_options(index, config)
+    chosen = [read({**options, **config}, ContextOrigin.LIST) for config in own]
     return [
         ListedContext(
-            functools.partial(open_given, item),
-            read({**options, **config}, ContextOrigin.LIST),
+            functools.partial(open_for_context, item, values.file_read_memory_budget_in_mb),
+            values,
             index if param is None else param,
         )
-        for index, (item, config) in enumerate(zip(items, own, strict=True))
+        for index, (item, values) in enumerate(zip(items, chosen, strict=True))
     ]
 
 

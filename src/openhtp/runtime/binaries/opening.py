@@ -16,7 +16,8 @@ from openhtp.core import status as st
 from openhtp.core.checks import shown, type_in_words
 from openhtp.core.errors import BadBinary, InvalidArgument, UsageError, error_context
 from openhtp.core.files import open_file
-from openhtp.hw.soc import SocSpec
+from openhtp.core.telling import warn_once
+from openhtp.hw.soc import ANY_PLATFORM, SocSpec
 from openhtp.program.binary import BinaryInfo, ContextBinary, open_binary, read_binary
 from openhtp.program.packed import GraphInfo
 from openhtp.program.sources import BinarySource, FileSource
@@ -41,6 +42,10 @@ class LentBinary(Protocol):
 
     def lent_source(self, check: Check) -> BinarySource:
         """The source of its bytes from now on, for as long as a context of it lives."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether that source is a file that is mapped there."""
 
 
 Given = bytes | bytearray | memoryview | mmap.mmap | str | os.PathLike[str] | int | LentBinary
@@ -89,6 +94,25 @@ def open_given(binary: Given, check: Check = go_on) -> ContextBinary:
     opened = open_file(binary, most=None, what="a context binary", error=BadBinary)
     with opened as (fd, _), error_context(file=os.fspath(binary)):
         return open_binary(FileSource(os.dup(fd)))
+
+
+def open_for_context(binary: Given, budget_mb: int, check: Check = go_on) -> ContextBinary:
+    """Open a binary that a context is made of, read in pieces of ``budget_mb``, or all at once if that is 0."""
+    opened = open_given(binary, check)
+    if budget_mb and not _is_mapped(binary):
+        warn_once(
+            log,
+            ("read budget of unmapped memory",),
+            "file_read_memory_budget_in_mb is for binaries in files and mapped memory; for others the documents do"
+            " not define what it does. This one is copied first, and the copy is read in pieces",
+        )
+    return opened
+
+
+def _is_mapped(binary: Given) -> bool:
+    if isinstance(binary, LentBinary):
+        return binary.is_mapped
+    return isinstance(binary, str | os.PathLike | int | mmap.mmap)
 
 
 def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> FileSource:
@@ -149,9 +173,21 @@ class Misfit:
     so: str
 
 
-def check_fit(binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str) -> Misfit | None:
-    """Why a binary is not at its best on this SoC and driver; None if it is. Under ``strict`` that is an error."""
+def check_fit(
+    binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str, platform: str
+) -> Misfit | None:
+    """Why a binary is not at its best on this SoC and driver; None if it is. Under ``strict`` that is an error.
+
+    A device whose platform was named stands for one that cannot compile a binary again: another architecture's is
+    refused.
+    """
     misfit = _misfit(binary.info, soc, driver)
+    if misfit is not None and platform != ANY_PLATFORM and binary.info.arch not in (0, soc.arch):
+        raise UsageError(
+            f"the context binary {misfit.why}: its results would not be determined on {platform}; make it again"
+            f" for {soc.name} from its model, or leave platform out, and it is compiled again",
+            st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY,
+        )
     if misfit is not None and compatibility == "strict":
         raise UsageError(
             f"the context binary {misfit.why}: it would run, but not at its best; make it again for {soc.name}"
@@ -208,12 +244,18 @@ def check_data(binary: ContextBinary) -> None:
 
 
 def validate(
-    binary: ContextBinary, soc: SocSpec, driver: str, compatibility: str, *, data_too: bool
+    binary: ContextBinary,
+    soc: SocSpec,
+    driver: str,
+    compatibility: str,
+    platform: str = ANY_PLATFORM,
+    *,
+    data_too: bool,
 ) -> BinarySummary:
     """Summarise a binary of which a context could be made; otherwise raise the error that says why not."""
     if not isinstance(data_too, bool):
         raise InvalidArgument(f"check_data is {type_in_words(data_too)}; expected True or False")
-    misfit = check_fit(binary, soc, driver, compatibility)
+    misfit = check_fit(binary, soc, driver, compatibility, platform)
     graphs = tuple(binary.graph_info(name) for name in binary.graph_names)
     if data_too:
         check_data(binary)

@@ -18,6 +18,7 @@ from openhtp.core.checks import shown, type_in_words
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.status import Status
 from openhtp.core.tensor import TensorSpec, batched
+from openhtp.rpc import frames
 from openhtp.runtime.objects.argument_checks import MAX_BATCH
 from openhtp.runtime.objects.mem import Mem
 from openhtp.runtime.objects.tensor import Tensor
@@ -81,6 +82,8 @@ class Arguments:
     """The arguments of one call: the ports in registered memory, the raw ports, and the sizes of all."""
 
     __slots__ = (
+        "_outputs",
+        "_packed",
         "_read_raw",
         "_written_raw",
         "batch",
@@ -106,6 +109,9 @@ class Arguments:
         # Found out when they are first asked for: few calls need them.
         self._read_raw: tuple[Span, ...] | None = None
         self._written_raw: tuple[Span, ...] | None = None
+        # Made by the first call, as later ones have the same arguments.
+        self._packed: bytes | None = None
+        self._outputs: dict[str, Array] | None = None
 
     def still_hold(self) -> bool:
         """Whether the checks of the registered arrays still hold.
@@ -126,7 +132,28 @@ class Arguments:
     @property
     def count(self) -> int:
         """Ports that are bound at all; optional ones may be left out."""
-        return len(self.registered) + self.raw_count
+        return len(self.registered) + len(self.raw_inputs) + len(self.raw_outputs)
+
+    @property
+    def packed(self) -> bytes:
+        """The bindings of registered ports as they go into the frame, if all ports have their declared sizes."""
+        if self._packed is None:
+            bindings = self.registered.items()
+            self._packed = frames.pack_bindings(
+                [frames.Binding(port, mem.number, offset) for port, (mem, offset, _) in bindings]
+            )
+        return self._packed
+
+    def registered_outputs(self, ports: Ports) -> dict[str, Array]:
+        """The outputs in registered memory, by name, in a dictionary of the caller's own."""
+        if self._outputs is None:
+            outputs: dict[str, Array] = {}
+            for port, (_, _, array) in self.registered.items():
+                if port >= ports.inputs:
+                    assert array is not None  # a Mem got its array when the sizes were settled
+                    outputs[ports.specs[port].name] = array
+            self._outputs = outputs
+        return self._outputs.copy()
 
     @property
     def read_raw(self) -> tuple[Span, ...]:
@@ -213,7 +240,8 @@ def _check_inputs(
     if not inputs:
         if ports.required_inputs or inputs is not None:
             names = ", ".join(repr(ports.specs[port].name) for port in ports.required_inputs)
-            _refuse(f"inputs is {inputs!r}; expected values for {names or 'None, as there are none'}", _ARGUMENT)
+            expected = f"values for {names}" if names else "None, as the graph has no inputs"
+            _refuse(f"inputs is {inputs!r}; expected {expected}", _ARGUMENT)
         return
     for key, value in inputs.items():
         port = ports.input(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core import tidying
+from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import ExecutionError, QnnError
+from openhtp.core.telling import warn_once
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.queue import Places
     from openhtp.runtime.calls.sheet import Sheet
     from openhtp.runtime.links.link import Link
+
+log = logging.getLogger(__name__)
+
+# A plain number, as this is compared in every asynchronous call.
+_BASIC = int(ProfileLevel.BASIC)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -92,7 +100,7 @@ class Call:
         """Take a shared slot for raw data; returns the bindings of all ports for the frame."""
         arguments = self.arguments
         if not arguments.raw_inputs and not arguments.raw_outputs:
-            return self._pack_registered()
+            return self._pack_mixed(None) if arguments.dims else arguments.packed
         pool = self._pool = self.callee.bindings.slot_pool(arguments.batch)
         slot = self._slot = pool.take(self)
         if not arguments.dims and arguments.raw_count == len(slot.offsets):
@@ -114,12 +122,10 @@ class Call:
     def collect_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name: registered ones as they lie, raw ones copied out of the slot."""
         callee, arguments, slot = self.callee, self.arguments, self._slot
-        specs, first = callee.ports.specs, callee.ports.inputs
-        outputs: dict[str, npt.NDArray[Any]] = {}
-        for port, (_, _, array) in arguments.registered.items():
-            if port >= first:
-                assert array is not None  # a Mem got its array when the sizes were settled
-                outputs[specs[port].name] = array
+        outputs = arguments.registered_outputs(callee.ports)
+        if not arguments.raw_outputs:
+            return outputs
+        specs = callee.ports.specs
         for port, target in arguments.raw_outputs.items():
             if self.bound is not None:
                 assert target is not None  # a shortcut has all arrays
@@ -176,14 +182,6 @@ class Call:
             self.finish(None)
             self.execution = None
 
-    def _pack_registered(self) -> bytes:
-        arguments = self.arguments
-        if arguments.dims:
-            return self._pack_mixed(None)
-        return self.callee.bindings.pack(
-            tuple((port, mem.number, offset) for port, (mem, offset, _) in arguments.registered.items())
-        )
-
     def _pack_mixed(self, slot: Slot | None) -> bytes:
         arguments, specs = self.arguments, self.callee.ports.specs
         bindings = [
@@ -216,12 +214,27 @@ def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
         raise
 
 
+def _tell_what_gains(call: Call, level: int) -> None:
+    """Say once what the documents except from the gain of asynchronous executions; here those gain, too."""
+    for what, excepted in (
+        ("of tensors that do not lie in registered memory", bool(call.arguments.raw_count)),
+        ("with a profile above the basic level", level > _BASIC),
+    ):
+        if excepted:
+            words = (
+                f"on the HTP, asynchronous executions {what} are no faster than synchronous ones; here they may be"
+            )
+            warn_once(log, ("async gain", what), words, logging.INFO)
+
+
 def enqueue(call: Call) -> Execution:
     """Take handles, a place and memory for a call, then have it computed."""
     link, profile = call.link, call.profile
     timeout_at = call.hold_handles()
     level = 0 if profile is None else profile.level
     order, arguments = link.data_order, call.arguments
+    if not call.synchronous and (arguments.raw_count or level > _BASIC):
+        _tell_what_gains(call, level)
     earlier: list[Execution] | None = None
     if arguments.has_raw_targets or not order.is_simple or (arguments.raw_inputs and order.registered):
         earlier = order.enter(call)

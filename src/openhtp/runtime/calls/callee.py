@@ -79,7 +79,7 @@ class Callee:
 
 
 class Bindings:
-    """Checked arguments, packed bindings and slots of a finalized graph: most calls are look-ups."""
+    """Checked arguments and slots of a finalized graph: most calls are look-ups."""
 
     def __init__(
         self, memory: ContextMemory, ports: Ports, infer_dims: Callable[[dict[str, Shape]], dict[str, Shape]]
@@ -88,7 +88,6 @@ class Bindings:
         self._ports = ports
         self._infer_dims = infer_dims
         self._checked: dict[tuple[object, ...], Arguments] = {}
-        self._packed: dict[tuple[tuple[int, int, int], ...], bytes] = {}
         self._pools: dict[int, SlotPool] = {}
         self._forgotten = 0
         self._lock = make_lock("bindings")
@@ -126,17 +125,6 @@ class Bindings:
                     self._checked[key] = arguments
         return arguments
 
-    def pack(self, key: tuple[tuple[int, int, int], ...]) -> bytes:
-        """The bindings (port, memory, offset) of a call as they go into its frame."""
-        packed = self._packed.get(key)
-        if packed is None:
-            packed = frames.pack_bindings([frames.Binding(*item) for item in key])
-            with self._lock:
-                if len(self._packed) >= _MOST_KEPT:
-                    self._packed.clear()
-                self._packed[key] = packed
-        return packed
-
     def slot_pool(self, batch: int) -> SlotPool:
         """Slots for raw data of this batch multiple."""
         with self._lock:
@@ -155,7 +143,6 @@ class Bindings:
         """Memory was deregistered: checks of it no longer hold."""
         with self._lock:
             self._forgotten += 1
-            self._packed.clear()
             self._checked.clear()
 
 

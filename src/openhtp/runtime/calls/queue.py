@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import QnnError
 from openhtp.core.locks import make_lock
+from openhtp.core.telling import warn_once
 from openhtp.options import CONTEXT
 
 log = logging.getLogger(__name__)
@@ -281,6 +282,25 @@ class Places:
         error = interrupted() if interrupted is not None else None
         if error is not None:
             raise error
+
+
+class PlacesInTurn(Places):
+    """The queue of a context whose graphs must run in turn with those of others, as they share buffers."""
+
+    def __init__(self, depth: int, of_all: Callable[[], list[Places]]) -> None:
+        """``of_all`` gives the queues of all of them."""
+        super().__init__(depth)
+        self._of_all = of_all
+
+    def try_take(self, holder: PlaceHolder) -> bool:
+        """Take a place, and say once if another of the contexts has executions under way."""
+        if any(other.used for other in self._of_all() if other is not self):
+            words = (
+                "contexts that share resources sequentially have executions under way at the same time; on the HTP"
+                " that is undefined: wait for the one before the other begins"
+            )
+            warn_once(log, ("sharing in turn",), words)
+        return super().try_take(holder)
 
 
 class _Waiter(NamedTuple):

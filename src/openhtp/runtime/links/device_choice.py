@@ -58,7 +58,7 @@ def emulated_connect(options: DeviceOptions, chosen: OptionValues) -> Connect:
         # A name that only this process knows makes its devices clients of one process.
         target = options
         if shared and options.name is None:
-            name = f"npu-of-{os.getpid()}-{options.config.soc}"
+            name = f"npu-of-{os.getpid()}-{options.config.soc}-{options.config.device_id}"
             target = dataclasses.replace(options, name=name, allow_faults=True)
         return lambda on_lost: RpcLink(target, on_lost, shares_budget=shared)
     if options.name is not None:
@@ -112,6 +112,8 @@ def vendor_connect(library: Path, options: DeviceOptions, chosen: OptionValues) 
         "threads: the library decides them": config.threads != 1,
         "parallel_graphs: the library runs one graph at a time": config.parallel_graphs,
         "vtcm_windowing: the library manages its VTCM": config.vtcm_windowing,
+        "device_id: the library has one device": config.device_id != 0,
+        "pd_session: it is not handed on to the library": options.pd_session != "unsigned",
     }
     for refusal, applies in refusals.items():
         if applies:

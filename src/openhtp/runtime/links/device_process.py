@@ -11,7 +11,7 @@ import subprocess
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from openhtp.core import interpreter, status as st
 from openhtp.core.errors import ResourceError
@@ -47,6 +47,8 @@ class DeviceOptions:
     name: str | None = None
     keep: bool = False
     allow_faults: bool = False
+    # Of this client's process domains on it.
+    pd_session: Literal["unsigned", "signed"] = "unsigned"
     # Where packages are that its clients may use: a named device loads no others.
     op_packages: tuple[str, ...] = ()
 

@@ -18,6 +18,7 @@ from openhtp.core import status as st, tidying
 from openhtp.core.errors import DeviceLost, QnnError
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
+from openhtp.ops import op_names
 from openhtp.program.binary import BinaryInfo, pack_graphs
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc import channel, frames, messages as ms, rendezvous
@@ -28,7 +29,7 @@ from openhtp.runtime.calls.data_order import DataOrder, on_a_safe_thread
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, Silence
-from openhtp.runtime.links.device_process import DeviceOptions, Serving, connect
+from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, Serving, connect
 from openhtp.runtime.links.link import HandedGraph, Interrupted, Link, Sent, Undo
 from openhtp.runtime.links.polling import Duct, Polling
 
@@ -90,7 +91,14 @@ class RpcLink:
             self._control = Control(sock)
             self._data, theirs = channel.socket_pair()
             try:
-                hello = ms.Hello(version=ms.PROTOCOL_VERSION, pid=os.getpid(), shares_budget=self._shares_budget)
+                if isinstance(self._process, DeviceProcess):
+                    op_names()  # while the process starts, the operators are imported: graphs will need them
+                hello = ms.Hello(
+                    version=ms.PROTOCOL_VERSION,
+                    pid=os.getpid(),
+                    shares_budget=self._shares_budget,
+                    pd_session=self._options.pd_session,
+                )
                 return self._greet(hello, theirs.fileno())
             except DeviceLost:
                 started_here = self._process is not None

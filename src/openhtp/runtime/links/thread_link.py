@@ -31,8 +31,8 @@ from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
 
 _lock = threading.Lock()
-# By chip: the NPUs that clients of this process share; and the number of clients of each NPU.
-_shared: dict[str, ThreadHost] = {}
+# By chip and number: the NPUs that clients of this process share; and the number of clients of each NPU.
+_shared: dict[tuple[str, int], ThreadHost] = {}
 _clients: dict[ThreadHost, int] = {}
 
 # How long a caller waits for the executions before it: a few short ones.
@@ -282,8 +282,9 @@ class NpuLease:
             last = not _clients[self.host]
             if last:
                 del _clients[self.host]
-                if _shared.get(self.host.config.soc) is self.host:
-                    del _shared[self.host.config.soc]
+                chip = _chip(self.host.config)
+                if _shared.get(chip) is self.host:
+                    del _shared[chip]
         if last:
             self.host.stop()
 
@@ -298,10 +299,15 @@ def _begin(config: DeviceConfig, *, shared: bool = False) -> ThreadHost:
     return host
 
 
+def _chip(config: DeviceConfig) -> tuple[str, int]:
+    return config.soc, config.device_id
+
+
 def _join(config: DeviceConfig) -> ThreadHost:
-    host = _shared.get(config.soc)
+    chip = _chip(config)
+    host = _shared.get(chip)
     if host is None:
-        host = _shared[config.soc] = _begin(config, shared=True)
+        host = _shared[chip] = _begin(config, shared=True)
     elif host.config != config:
         raise InvalidArgument(
             f"the {config.soc} that this process shares has other settings ({host.config}, not {config});"

@@ -123,6 +123,8 @@ class Backend:
             threads: CPU threads that compute one step.
             parallel_graphs: let two graphs of equal priority run side by side.
             vtcm_windowing: let clients of different sessions share VTCM.
+            pd_session: ``signed`` for process domains apart from this process's ``unsigned`` ones.
+            device_id: which of several equal chips that are shared within the process.
             host: ``process``, or ``thread`` to keep it in this process.
             npu: ``shared`` makes one NPU of all devices of this process that say so and name the same chip.
             transport: other words for ``host``: ``rpc`` and ``inprocess``.
@@ -135,7 +137,7 @@ class Backend:
         if "soc" not in wished:
             log.info("no chip was named: this is an %s; by the documents it is an %s", chosen.soc, DOCUMENTED_SOC)
         driver = choose_driver(chosen)
-        wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name)
+        wanted = DeviceOptions(config=DeviceConfig.chosen(chosen), name=chosen.name, pd_session=chosen.pd_session)
         wanted.check()
         if self._library is not None:
             check_one_set(self._library, [other._library for other in _backends if other.devices])

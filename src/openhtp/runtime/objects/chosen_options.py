@@ -15,6 +15,7 @@ from openhtp.core.telling import warn_once
 from openhtp.core.units import MIB, bytes_in_words
 from openhtp.core.value_kinds import GroupRegistration
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.soc import ANY_PLATFORM
 from openhtp.options import (
     CONTEXT,
     GRAPH,
@@ -26,7 +27,6 @@ from openhtp.options import (
 from openhtp.options.context import (
     CONCURRENT,
     CONCURRENT_ARCH,
-    CONCURRENT_DOCUMENTED,
     CONCURRENT_PLATFORMS,
     SHARING_WITH_VA,
 )
@@ -46,6 +46,8 @@ _VA_ARCH = 73
 _QUEUE_ARCH = 73
 # The documents have contexts from a list of binaries on mobile platforms and Windows.
 _LIST_PLATFORMS = ("android", "windows")
+# They have buffers of the client's own, by a callback, on Android.
+CALLBACK_PLATFORMS = ("android",)
 # Defaults of the vendor's pages.
 DOCUMENTED_SOC = "SM8350"
 _DOCUMENTED_VTCM_MB = 4
@@ -111,20 +113,19 @@ def read_options(options: Arguments, origin: ContextOrigin, soc: SocSpec, platfo
     if chosen.share_resources:
         _check_sharing(chosen.share_resources_optimization_type, soc, platform)
     if origin is ContextOrigin.LIST:
-        # A user who names no platform gets linux, the emulator's own, without a warning for every list.
-        level = logging.INFO if platform == "linux" else logging.WARNING
-        _tell_of_platforms(str(origin), _LIST_PLATFORMS, platform, level)
+        # No warning for every list of a user who names no platform.
+        check_platform(str(origin), _LIST_PLATFORMS, platform, logging.INFO)
     if "queue_depth" in options:
         _tell_where_queues_are(soc, platform)
     return chosen
 
 
 def _tell_where_queues_are(soc: SocSpec, platform: str) -> None:
-    """Every device here has queues; a user who names a phone's or a PC's system is warned."""
+    """Every device here has queues; a user who names a system that has none is warned."""
     if platform == "qnx" and soc.arch >= _QUEUE_ARCH:
         return
     log.log(
-        logging.WARNING if platform in ("android", "windows") else logging.INFO,
+        logging.INFO if platform in (ANY_PLATFORM, "qnx") else logging.WARNING,
         "the documents have asynchronous execution on QNX, from Hexagon v%d on; here %s, %s, on %s has it, too",
         _QUEUE_ARCH,
         soc.name,
@@ -136,21 +137,27 @@ def _tell_where_queues_are(soc: SocSpec, platform: str) -> None:
 def _check_sharing(kind: str, soc: SocSpec, platform: str) -> None:
     """Some kinds of sharing need newer chips, and one a platform."""
     since = {SHARING_WITH_VA: _VA_ARCH, CONCURRENT: CONCURRENT_ARCH}.get(kind, 0)
-    if soc.arch < since or (kind == CONCURRENT and platform not in CONCURRENT_PLATFORMS):
-        where = f" on {' or '.join(CONCURRENT_PLATFORMS)}" if kind == CONCURRENT else ""
+    what = f"share_resources_optimization_type {kind}"
+    if soc.arch < since:
         raise UnsupportedFeature(
-            f"share_resources_optimization_type {kind} needs a Hexagon v{since} or newer{where}; this is"
-            f" {soc.name}, {soc.arch_name}, on {platform}",
+            f"{what} needs a Hexagon v{since} or newer; this is {soc.name}, {soc.arch_name}",
             st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
         )
     if kind == CONCURRENT:
-        _tell_of_platforms(f"share_resources_optimization_type {kind}", CONCURRENT_DOCUMENTED, platform)
+        check_platform(what, CONCURRENT_PLATFORMS, platform)
 
 
-def _tell_of_platforms(what: str, documented: Sequence[str], platform: str, level: int = logging.WARNING) -> None:
-    if platform not in documented:
-        words = f"the documents have {what} on {' and '.join(documented)} only; here {platform} has it, too"
+def check_platform(what: str, platforms: Sequence[str], platform: str, level: int = logging.WARNING) -> None:
+    """Refuse what a platform does not have; a device whose platform was not named has it, and tells so once."""
+    where = f"on {' and '.join(platforms)} only"
+    if platform == ANY_PLATFORM:
+        words = f"the documents have {what} {where}; this device has it, because its platform was not named"
         warn_once(log, (what, platform), words, level)
+    elif platform not in platforms:
+        raise UnsupportedFeature(
+            f"{what} exists {where}; this device's platform is {platform}",
+            st.QNN_CONTEXT_ERROR_UNSUPPORTED_FEATURE,
+        )
 
 
 def create_message(

@@ -235,7 +235,9 @@ class Context:
         opened = self.opened
         chosen = opened.options
         if dsp_memory_profiling_enabled is not None:
-            wanted = CONTEXT.read({"dsp_memory_profiling_enabled": dsp_memory_profiling_enabled})
+            wanted = CONTEXT.read(
+                {"dsp_memory_profiling_enabled": dsp_memory_profiling_enabled}, platform=opened.device.platform
+            )
             chosen = chosen.replace(dsp_memory_profiling_enabled=wanted.dsp_memory_profiling_enabled)
         if priority is not None:
             level = Priority.parse(priority)

@@ -17,16 +17,27 @@ from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.hw.catalog import find_soc
 from openhtp.options import ContextOrigin, OptionValues
+from openhtp.options.context import CONCURRENT
 from openhtp.program.binary import ContextBinary
 from openhtp.program.packed import check_packages
 from openhtp.records.profile import Method
 from openhtp.records.trace import Trace, trace_from_bytes
 from openhtp.rpc import messages as ms
+from openhtp.rpc.shm import DspHeap, find_heap
 from openhtp.runtime.binaries.creation import Creation, CreationNotify, list_wanted
 from openhtp.runtime.binaries.data_provider import ClientBuffers, DmaBufferCallback, check_callback
 from openhtp.runtime.binaries.load import StoredContext, open_stored
-from openhtp.runtime.binaries.opening import BinarySummary, Given, check_fit, go_on, open_given, validate
+from openhtp.runtime.binaries.opening import (
+    BinarySummary,
+    Given,
+    check_fit,
+    go_on,
+    open_for_context,
+    open_given,
+    validate,
+)
 from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
+from openhtp.runtime.calls.queue import Places, PlacesInTurn
 from openhtp.runtime.calls.sheet import Fill, Noted
 from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.device_choice import chip_of
@@ -35,7 +46,14 @@ from openhtp.runtime.links.link import Link, serving
 from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_callable, check_handle
-from openhtp.runtime.objects.chosen_options import ExtensionsConfig, create_message, enabled_graphs, read_options
+from openhtp.runtime.objects.chosen_options import (
+    CALLBACK_PLATFORMS,
+    ExtensionsConfig,
+    check_platform,
+    create_message,
+    enabled_graphs,
+    read_options,
+)
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.open_context import OpenContext
@@ -88,6 +106,8 @@ class Device:
         self.restarts = 0
         self.platform = options.config.platform
         self.driver = driver
+        # Memory that the DSP behind the vendor's library can map, where there is a DSP.
+        self.heap: DspHeap | None = None
         self._life = Life("device", options.name or "")
         self._lock = make_lock("device")
         self.contexts: set[Context] = set()
@@ -99,6 +119,7 @@ class Device:
         self._ready.unlock()
         if backend.library is not None:
             self._take_chip(options, named=soc_named)
+            self.heap = find_heap()
         backend.devices.add(self)
         forks.on_fork(self, Device._leave_to_parent)
         news.device_made(self)
@@ -176,6 +197,9 @@ class Device:
         link = self.link
         context = Context(self, link, chosen, self.contexts, source)
         opened = context.opened
+        if chosen.share_resources and chosen.share_resources_optimization_type != CONCURRENT:
+            opened.list_number = list_number
+            opened.places = PlacesInTurn(chosen.queue_depth, lambda: self._places_of_list(list_number))
         message = create_message(
             chosen, int(opened.priority), opened.binary, list_number=list_number, number_of=self._number_of
         )
@@ -194,6 +218,10 @@ class Device:
             raise
         return context
 
+    def _places_of_list(self, number: int) -> list[Places]:
+        """The queues of the contexts of a list that share buffers in turn."""
+        return [each.opened.places for each in list(self.contexts) if each.opened.list_number == number]
+
     def create_context_from_binary(
         self,
         binary: Given,
@@ -206,7 +234,8 @@ class Device:
         """Open a context from what ``Context.get_binary`` returned: bytes, or a file by path or descriptor.
 
         A binary for another SoC is compiled again for this one, and the log says so; with
-        ``compatibility="strict"`` it is refused as QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL. A binary carries no
+        ``compatibility="strict"`` it is refused as QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL, and one of another
+        architecture is refused on a device whose platform was named. A binary carries no
         ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
         cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end the call early: then
         nothing of the context is left. ``profile`` has what it cost. With a ``callback`` the weights are not read
@@ -219,9 +248,12 @@ class Device:
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, ContextOrigin.BINARY)
         buffers = check_callback(callback, chosen)
+        if buffers is not None:
+            check_platform("a context with a callback", CALLBACK_PLATFORMS, self.platform, logging.INFO)
 
         def create(fill: Fill | None, stop: Stop | None) -> Context:
-            parsed = open_given(binary, go_on if stop is None else stop.check)
+            stop_check = go_on if stop is None else stop.check
+            parsed = open_for_context(binary, chosen.file_read_memory_budget_in_mb, stop_check)
             if fill is None:
                 return self._restore_context(parsed, chosen, stop, client_buffers=buffers)
             # Only the first context reports the device's memory, as documented.
@@ -285,7 +317,7 @@ class Device:
     ) -> Context:
         enabled = enabled_graphs(chosen, parsed)
         self._check_packages(parsed, enabled)
-        misfit = check_fit(parsed, find_soc(self.soc), self.driver, chosen.compatibility)
+        misfit = check_fit(parsed, find_soc(self.soc), self.driver, chosen.compatibility, self.platform)
         if misfit is not None:
             log.warning("the context binary %s: %s", misfit.why, misfit.so)
         return self._open_context(chosen, StoredContext(parsed, enabled, client_buffers), stop, list_number)
@@ -307,7 +339,8 @@ class Device:
         chosen = self._read_options({"compatibility": compatibility}, ContextOrigin.BINARY)
         opened = open_given(binary)
         self._check_packages(opened, opened.graph_names)
-        return validate(opened, find_soc(self.soc), self.driver, chosen.compatibility, data_too=check_data)
+        soc, compatibility = find_soc(self.soc), chosen.compatibility
+        return validate(opened, soc, self.driver, compatibility, self.platform, data_too=check_data)
 
     def create_power_config(self, core: int = 0) -> PowerConfig:
         """An id under which to vote on clocks, sleep and polling of a core. The highest of all votes wins."""

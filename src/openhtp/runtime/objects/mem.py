@@ -218,7 +218,7 @@ class ContextMemory:
 
     def register(self, nbytes: int, fd: int | None = None, use: str = "") -> Mem:
         """Memory for the caller: ours, or the first ``nbytes`` of the caller's own. ``use``: not for tensors."""
-        buffer, number = SharedBuffer.sized(nbytes) if fd is None else SharedBuffer.of_client(fd, nbytes), 0
+        buffer, number = self._new(nbytes) if fd is None else SharedBuffer.of_client(fd, nbytes), 0
         try:
             if fd is not None:
                 self._refuse_if_known(fd, buffer)
@@ -242,16 +242,19 @@ class ContextMemory:
         return mem
 
     def allocate(self, nbytes: int) -> tuple[SharedBuffer, int]:
-        """Memory of the runtime's own, and its number; it ends with the context."""
-        buffer, number = SharedBuffer.sized(nbytes), 0
+        """Memory for the data of executions, and its number; it ends with the context."""
+        buffer, number = self._new(nbytes), 0
         try:
             number = self._ask_for(buffer)
             with self._lock:
                 self._refuse_if_over()
                 self._own.append(buffer)
-        except BaseException:
+        except BaseException as error:
             tidying.post((self._give_up, (number, buffer)))
             tidying.flush()
+            if isinstance(error, InvalidHandle) and self._context.life.state is State.FREED:
+                # Freed meanwhile: an execution is refused as it would have been a moment later.
+                raise self._context.life.refusal("execute") from error
             raise
         return buffer, number
 
@@ -326,6 +329,9 @@ class ContextMemory:
         """Leave the memory to the parent, in the child of a fork."""
         for mem in self.all():
             mem._life.end(State.FOREIGN)
+
+    def _new(self, nbytes: int) -> SharedBuffer:
+        return SharedBuffer.for_device(nbytes, self._context.device.heap)
 
     def _ask_for(self, buffer: SharedBuffer, use: str = "") -> int:
         """Ask the device for memory before any of it is allocated; returns its number there."""

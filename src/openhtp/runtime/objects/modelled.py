@@ -155,5 +155,5 @@ def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
         nodes = [node for step in program.steps[begin:end] for k in program.kernels_of(step) for node in k.nodes]
         names = (tuple(node.name for node in nodes), tuple(node.op for node in nodes))
         # A step that is computed in strips appears once for each strip.
-        by_step += [names] * (1 + len(cuts.rows.get(begin, ())))
+        by_step += [names] * cuts.segments_from(begin)
     return by_step

@@ -95,15 +95,20 @@ class BackendPackages:
 @contextlib.contextmanager
 def registered(sources: Iterable[object]) -> Iterator[tuple[OpPackage, ...]]:
     """Let graphs of this process use packages while the block runs: for what needs no backend, as an estimate."""
-    listed = items_of(sources)
-    if listed is None:
-        raise InvalidArgument(f"op_packages is {type_in_words(sources)}; expected a list of packages")
-    packages = tuple(map(found_package, listed))
+    packages = found_packages(sources)
     with contextlib.ExitStack() as undoing:
         for package in packages:
             add_package(package)
             undoing.callback(drop_package, package)
         yield packages
+
+
+def found_packages(sources: object) -> tuple[OpPackage, ...]:
+    """The packages of a caller's list."""
+    listed = items_of(sources)
+    if listed is None:
+        raise InvalidArgument(f"op_packages is {type_in_words(sources)}; expected a list of packages")
+    return tuple(map(found_package, listed))
 
 
 def found_package(source: object) -> OpPackage:

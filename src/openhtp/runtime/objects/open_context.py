@@ -56,6 +56,7 @@ class OpenContext:
         self.number = 0
         self.life = Life("context", "")
         self.places = Places(options.queue_depth)
+        self.list_number = 0  # of the list whose contexts share buffers in turn
         self.graphs: dict[str, Graph] = {}
         self.memory = ContextMemory(self)
         self.packer = ContextPacker(self)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from openhtp.core import tidying
+from openhtp.core import status as st, tidying
 from openhtp.core.checks import shown, whole_number
-from openhtp.core.errors import DeviceLost, QnnError
+from openhtp.core.errors import DeviceLost, QnnError, UnsupportedFeature
 from openhtp.core.locks import make_lock
-from openhtp.core.telling import warn_once
 from openhtp.hw.perf_profiles import find_perf_profile
 from openhtp.hw.power import (
     MAX_HMX_TIMEOUT_US,
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
 
 _V = TypeVar("_V", DcvsVote, HmxVote)
 
-log = logging.getLogger(__name__)
-
 # The platform for which the documents have neither RPC polling nor an RPC latency.
 _WITHOUT_RPC_VOTES = "qnx"
+_RPC_TIMES = ("rpc_polling_us", "rpc_control_latency_us")
 _TIMES = {
     "rpc_control_latency_us": MAX_LATENCY_US,
     "rpc_polling_us": MAX_RPC_POLLING_US,
@@ -100,6 +97,7 @@ class PowerConfig:
             )
             if value is not None
         }
+        self._votes.check_platform(times)
         clocks = _vote(DcvsVote, dcvs, "dcvs")
         matrix = _vote(HmxVote, hmx, "hmx")
         if clocks is None and matrix is None and not times:
@@ -110,7 +108,7 @@ class PowerConfig:
     def set_perf_profile(self, name: str, **times: int | None) -> None:
         """Vote as a perf profile says, under this config. ``times`` are as in ``set``, the profile's if None."""
         self._life.require("use")
-        self._change(_profile(self.id, name, times))
+        self._change(self._votes.profile_request(self.id, name, times))
 
     @property
     def alive(self) -> bool:
@@ -136,7 +134,6 @@ class PowerConfig:
 
     def _change(self, message: ms.SetPowerConfig) -> None:
         self._link.request(message)
-        self._votes.tell_of_limits(message)
         if message.rpc_polling_us is not None:
             self._polling_us = message.rpc_polling_us
         if message.adaptive_polling_us is not None:
@@ -175,10 +172,10 @@ class Votes:
 
     def set_profile(self, link: Link, name: object, **times: int | None) -> None:
         """Vote as a perf profile says, from now on; times that are not given are the profile's."""
-        _profile(0, name, times)
+        self.profile_request(0, name, times)
         with self._lock:
             config = self._profile[0] if self._profile is not None else self.create(link, 0)
-            message = _profile(config.id, name, times)
+            message = self.profile_request(config.id, name, times)
             try:
                 config._change(message)
             except QnnError:
@@ -192,15 +189,23 @@ class Votes:
         """The perf profile in force, if one was chosen."""
         return None if self._profile is None else self._profile[1].profile
 
-    def tell_of_limits(self, message: ms.SetPowerConfig) -> None:
-        """Warn once about features that the documents do not have on the device's platform."""
-        for what, asked in (
-            ("RPC polling", message.rpc_polling_us),
-            ("RPC control latency", message.rpc_control_latency_us),
-        ):
-            if asked and self._platform == _WITHOUT_RPC_VOTES:
-                words = f"the documents have {what}, but not on {self._platform}; here it has it, too"
-                warn_once(log, (what, self._platform), words)
+    def profile_request(self, config: int, name: object, times: Mapping[str, int | None]) -> ms.SetPowerConfig:
+        """The request for a perf profile, checked. Its RPC times are left out where the platform has none."""
+        self.check_platform(times)
+        return _profile(config, name, times, without=() if self._has_rpc_times else _RPC_TIMES)
+
+    def check_platform(self, times: Mapping[str, int | None]) -> None:
+        """Refuse times that the device's platform does not have."""
+        asked = next((name for name in _RPC_TIMES if whole_number(times.get(name))), None)
+        if asked is not None and not self._has_rpc_times:
+            raise UnsupportedFeature(
+                f"{asked} is {shown(times[asked])}; RPC polling and latency do not exist on {self._platform}",
+                st.QNN_HTP_PERF_INFRASTRUCTURE_ERROR_UNSUPPORTED_CONFIG,
+            )
+
+    @property
+    def _has_rpc_times(self) -> bool:
+        return self._platform != _WITHOUT_RPC_VOTES
 
     def watch(self, link: Link) -> None:
         """Have the link poll for as long as the longest vote says."""
@@ -240,15 +245,20 @@ class Votes:
             config._life.end(state)
 
 
-def _profile(config: int, name: object, times: Mapping[str, int | None]) -> ms.SetPowerConfig:
-    """The request for a perf profile, checked."""
+def _profile(
+    config: int, name: object, times: Mapping[str, int | None], *, without: Sequence[str]
+) -> ms.SetPowerConfig:
+    """The request for a perf profile, checked; ``without`` names times of the profile that are left out."""
     profile = find_perf_profile(name)
     unknown = sorted(times.keys() - _TIMES.keys())
     if unknown:
         refuse(f"there is no time {unknown[0]!r}; expected some of {', '.join(_TIMES)}")
-    chosen = {
+    own = {
         "rpc_polling_us": profile.rpc_polling_us,
         "rpc_control_latency_us": profile.rpc_control_latency_us,
+    }
+    chosen = {
+        **{key: value for key, value in own.items() if key not in without},
         **{key: check_us(key, value, 0, _TIMES[key]) for key, value in times.items() if value is not None},
     }
     message = ms.SetPowerConfig(config=config, profile=profile.name)

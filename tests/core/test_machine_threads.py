@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from openhtp.core.blas_threads import blas_threads, one_blas_thread
+from openhtp.core.machine import blas_threads, one_blas_thread
 
 
 def test_one_thread_within_and_as_before_behind() -> None:
