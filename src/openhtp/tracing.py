@@ -46,7 +46,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         if _recording.setdefault(None, me) is not me:
             raise WrongState("a trace is being recorded already; end that block first")
-        if not target.parent.is_dir():
+        if not os.path.isdir(target.parent):  # unlike Path.is_dir, it takes a name that is too long for none
             raise InvalidArgument(f"{str(target)!r} cannot be written: there is no folder {str(target.parent)!r}")
         recording = _Recording()
         with recording.instrument:

@@ -34,7 +34,7 @@ def test_calibration_is_reported() -> None:
     result = CliRunner().invoke(app, ["calibrate", "--report", "--json", "-"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert document["all"][0]["count"] == 1160
+    assert document["all"][0]["count"] == 1638
     assert {row["name"] for row in document["SoC and precision"]} >= {"SM8650 w8a8", "SM8750 float"}
     assert min(document["rank_correlation"].values()) > 0.9
 

@@ -97,7 +97,7 @@ NOT_READ = frozenset(
         *("--json", "--json_file", "--html", "--output", "--output_dir", "--out", "--trace", "--timeline"),
         *("--picture", "--write", "--store", "--parquet", "--saver", "--directory", "--targetPath"),
         *("--dlc", "--dlc_path", "--adapter_weight_config", "--library", "prompt", "--source", "folder"),
-        *("--models", "size"),
+        *("--models", "size", "--report"),
     )
 )
 # Tools of the vendor's have statuses of their own, by the stage that failed.
@@ -127,6 +127,8 @@ def test_every_door_is_known() -> None:
 
 def _bad_file(kind: str, folder: Path) -> Path:
     path = folder / "bad.onnx"
+    if kind == "missing":
+        return path
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
@@ -142,7 +144,7 @@ def _bad_file(kind: str, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "zero", "cut", "other", "no tensors"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "zero", "cut", "other", "no tensors"])
 @pytest.mark.parametrize(("name", "word"), DOORS)
 def test_one_line_and_status_2(
     name: str, word: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -171,3 +173,4 @@ def test_one_line_and_status_2(
     named = bad.name in error or str(bad)[:100] in error  # a message cuts off a long path
     assert named or (name.startswith("genie") and "libGenie.so is not installed" in error)
     assert "Traceback" not in result.output
+    assert "Usage:" not in result.output  # the command line was right

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp.cli._tool_options import logged
 from openhtp.cli.main import app
-from openhtp.core.foreign_text import PrintableFormatter
+from openhtp.core.foreign_text import PrintableFormatter, to_json
 from tests.cli.foreign_names import (
     EVIL,
     FORGED,
@@ -214,3 +214,12 @@ def _texts(value: object) -> list[str]:
     if isinstance(value, list):
         return [text for each in value for text in _texts(each)]
     return [value] if isinstance(value, str) else []
+
+
+def test_json_has_nothing_that_a_terminal_obeys() -> None:
+    """Some of it is text to JSON: the second set of controls, overrides of direction, line breaks of Unicode."""
+    name = "é\x1b\x9b\u202e\u2028\u2066"
+    text = to_json({name: name}).decode()
+    assert text.isprintable()
+    assert json.loads(text) == {name: name}
+    assert "é" in text

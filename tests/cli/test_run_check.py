@@ -202,3 +202,53 @@ def test_other_boxes_are_too_far(tmp_path: Path) -> None:
         tmp_path / "in.npz", logits=np.linspace(1e5, 2e5, 12).astype(np.float32), boxes=boxes.astype(np.float32)
     )
     assert "without a partner" in invoke(path, "--input", tmp_path / "in.npz", code=1)
+
+
+def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
+    """A Dropout that trains draws other numbers each time: half precision is not to blame."""
+    nodes = [helper.make_node("Dropout", ["x", "ratio", "train"], ["d"]), helper.make_node("Relu", ["d"], ["y"])]
+    path = saved(
+        tmp_path / "m.onnx",
+        nodes,
+        [floats("x", [8, 8])],
+        [floats("y", [8, 8])],
+        ratio=np.float32(0.5),
+        train=np.bool_(True),
+    )
+    text = invoke(path, code=NOTHING_COMPARED)
+    assert "y: ONNX Runtime itself puts out something else in a second run" in text
+    assert "half precision" not in text
+
+
+def test_text_has_no_mean(tmp_path: Path) -> None:
+    strings = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "xy"]
+    path = saved(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], strings[:1], strings[1:])
+    assert "compared as text" in invoke(path)
+
+
+def test_what_onnxruntime_cannot_run_is_told_in_one_line(tmp_path: Path) -> None:
+    """The operator is the CPU's, whose runtime finds the mistake when it runs."""
+    nodes = [
+        helper.make_node("Attention", ["x", "w", "b", "mask"], ["y"], domain="com.microsoft", num_heads=2),
+    ]
+    path = saved(
+        tmp_path / "m.onnx",
+        nodes,
+        [floats("x", [1, 3, 4])],
+        [floats("y", None)],
+        w=np.ones((4, 12), np.float32),
+        b=np.ones(12, np.float32),
+        mask=np.ones((5, 7), np.int32),
+    )
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+    text = invoke(path, code=2)
+    assert "error: ONNX Runtime cannot run the model: [ONNXRuntimeError] : 2 : INVALID_ARGUMENT" in text
+    assert "Traceback" not in text
+
+
+def test_inputs_without_room_are_refused_before_they_are_drawn(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = saved(tmp_path / "m.onnx", nodes, [floats("x", [1 << 20, 1 << 20])], [floats("y", None)])
+    assert "the inputs take 4,398,046,511,104 bytes" in invoke(path, code=2)

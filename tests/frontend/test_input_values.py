@@ -66,6 +66,19 @@ def test_a_mask_that_is_added_hides_nothing() -> None:
     assert set(_filled(model, "mask").tolist()) == {0.0}
 
 
+@pytest.mark.parametrize(("negated", "expected"), [(False, {False}), (True, {True})])
+def test_a_mask_that_chooses_minus_infinity_hides_nothing(negated: bool, expected: set[bool]) -> None:
+    """PyTorch's padding masks are true where something is hidden; all true, they hide everything."""
+    lowest = helper.make_node("Constant", [], ["lowest"], value=numpy_helper.from_array(np.float32(-np.inf)))
+    nodes = [
+        lowest,
+        helper.make_node("Not" if negated else "Identity", ["key_padding_mask"], ["hidden"]),
+        helper.make_node("Where", ["hidden", "lowest", "scores"], ["y"]),
+    ]
+    model = _model("key_padding_mask", (1, 4), TensorProto.BOOL, *nodes, scores=(1, 4))
+    assert set(_filled(model, "key_padding_mask").tolist()) == expected
+
+
 def test_a_picture_of_bytes_has_all_colours() -> None:
     model = _model("x", (1, 3, 32, 32), TensorProto.UINT8, helper.make_node("Identity", ["x"], ["y"]))
     values = _filled(model, "x")

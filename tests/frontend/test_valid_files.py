@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from import_cases import model_of, node
 
@@ -40,3 +41,22 @@ def test_an_operator_of_another_domain_is_unsupported() -> None:
     model = model_of([node("DynamicQuantizeLSTM", "x", "y", name="q1", domain="com.microsoft")], {"x": [2]}, ["y"])
     with pytest.raises(htp.UnsupportedOp, match=r"node 'q1' .*is not supported"):
         load(model)
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        (
+            {"ir_version": 90},
+            r"the model has IR version 90, and at most \d+ .*; save it with model.ir_version = \d+",
+        ),
+        ({"opset": 90}, r"the model has opset 90, and at most \d+ is read .*; save it with opset \d+"),
+    ],
+)
+def test_a_newer_onnx_than_the_runtime_reads_is_told_with_the_remedy(versions: dict[str, int], words: str) -> None:
+    model = onnx.load_from_string(model_of([node("Relu", "x", "y")], {"x": [2]}, ["y"]))
+    model.ir_version = versions.get("ir_version", model.ir_version)
+    model.opset_import[0].version = versions.get("opset", model.opset_import[0].version)
+    with pytest.raises(htp.BadModel, match=words) as caught:
+        htp.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert "::" not in str(caught.value)

@@ -65,6 +65,15 @@ def test_e3_a_model_in_parts_is_written_and_read(tmp_path: Path, embed: str) -> 
         np.testing.assert_array_equal(session.run_async(None, FEEDS).result()[0], wanted)
 
 
+def test_e3_the_warning_names_the_node_that_is_the_cpu_s(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, _ = written(tmp_path)
+    caplog.clear()
+    with htp.InferenceSession(path):
+        (warning,) = [record.message for record in caplog.records if "cannot take all" in record.message]
+    assert "(Det): the context model leaves it to the CPU" in warning
+    assert "EPContext" not in warning
+
+
 def test_e3_without_the_cpu_it_is_refused(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     with pytest.raises(htp.UnsupportedError, match="Det"):

@@ -7,6 +7,7 @@ import logging
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from openhtp import zoo
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.frontend.partitioning import ModelPart, partition
 from openhtp.report.profile_log import read_log
+from openhtp.session import on_cpu
 from openhtp.session.profiling import NODE
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -92,6 +94,23 @@ def test_model_runs_in_parts_and_tells_which(feeds, caplog) -> None:
             session.run(None, {})
     with pytest.raises(htp.WrongState, match="closed"):
         session.run(None, feeds)
+
+
+@pytest.mark.parametrize("asked", [None, "1"])
+def test_threads_of_a_part_leave_the_processor_to_the_next_part(asked: str | None) -> None:
+    entry = "session.intra_op.allow_spinning"
+    asking = ort.SessionOptions()
+    if asked is not None:
+        asking.add_session_config_entry(entry, asked)
+    seen: list[str] = []
+
+    def opened(model: bytes, options: Any) -> object:
+        seen.append(options.get_session_config_entry(entry))
+        return object()
+
+    with mock.patch.object(on_cpu, "cpu_session", opened):
+        on_cpu.CpuPart(_diamond(), asking)
+    assert seen == [asked or "0"]
 
 
 @pytest.mark.parametrize("first", ["Det", "Relu"])
@@ -327,3 +346,32 @@ def test_a_type_that_only_the_runtime_knows() -> None:
     with htp.InferenceSession(model.SerializeToString(), transport="inprocess") as session:
         assert [part.provider for part in session.get_partition()] == [CPU, QNN, CPU]
         np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=4e-3, atol=4e-3)
+
+
+def test_an_input_that_is_an_output_is_handed_on_as_a_copy() -> None:
+    """No tensor of a graph is both; the session hands it on, and the nodes are the HTP's."""
+    model = onnx.ModelProto.FromString(_model([_node("Relu", "x", "y")]))
+    model.graph.output.append(model.graph.input[0])
+    x = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
+    with htp.InferenceSession(model.SerializeToString(), transport="inprocess") as session:
+        assert [part.provider for part in session.get_partition()] == [QNN]
+        positive, same = session.run(None, {"x": x})
+        np.testing.assert_allclose(positive, np.maximum(x, 0), rtol=4e-3)
+        np.testing.assert_array_equal(same, x)
+        assert not np.shares_memory(same, x)
+
+
+def test_scales_per_channel_of_what_is_no_weight_are_the_cpus() -> None:
+    """No operation of an HTP takes such activations; the rest of the model is the HTP's all the same."""
+    scales = numpy_helper.from_array(np.array([0.01, 0.02, 0.03, 0.04], np.float32), "s")
+    zeros = numpy_helper.from_array(np.array([128, 120, 128, 100], np.uint8), "z")
+    nodes = [
+        _node("QuantizeLinear", "x s z", "xq", axis=1),
+        _node("DequantizeLinear", "xq s z", "xd", axis=1),
+        _node("Mul", "xd xd", "y"),
+    ]
+    model = _model(nodes, constants=[scales, zeros])
+    feeds = {"x": np.random.default_rng(5).random((1, 4, 4), np.float32)}
+    with htp.InferenceSession(model, transport="inprocess") as session:
+        assert [part.provider for part in session.get_partition()] == [CPU, QNN]
+        np.testing.assert_allclose(session.run(None, feeds)[0], _reference(model, feeds), rtol=4e-3, atol=1e-3)

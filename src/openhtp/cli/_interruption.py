@@ -1,13 +1,15 @@
-"""The tables of ``openhtp bench preempt``: of one network, and of all in a folder."""
+"""The tables of ``openhtp bench preempt``, of urgent graphs in other measurements, and of their goals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
 
 from openhtp.bench.interruption import InterruptResult
-from openhtp.bench.preemption import PreemptResult
+from openhtp.bench.preemption import PreemptResult, UrgentRow
+from openhtp.bench.quiet import MeasuredGoal
 from openhtp.cli._terminal import TextTable, figures
 from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
@@ -75,3 +77,25 @@ def preemption_sheet(result: PreemptResult) -> TextTable:
     table.add("runs that were pre-empted", f"{result.preempted} of {result.samples}")
     table.add("cost of yield points to the long graph alone", f"{result.yield_points_cost:+.1%}")
     return table
+
+
+def urgent_sheet(rows: Sequence[UrgentRow], network: str, long_ms: float) -> TextTable:
+    """How long an urgent graph took beside a long network."""
+    title = f"an urgent graph beside {network}, {long_ms:.1f} ms alone (measured, parts of the long run)"
+    columns = ("priorities", "median\n%", "p99\n%", "p99, disturbed\nones too, %", "samples", "disturbed")
+    sheet = TextTable(title, columns)
+    for row in rows:
+        shares = (row.median_share, row.p99_share, row.p99_share_all)
+        sheet.add(row.what, *(f"{share:.1%}" for share in shares), str(row.samples), str(row.disturbed))
+    return sheet
+
+
+def goals_sheet(goals: Sequence[MeasuredGoal]) -> TextTable:
+    """What was to be reached, and what was."""
+    sheet = TextTable(
+        "goals (ratio: part of what is allowed)", ("goal", "unit", "measured", "at most", "ratio", "")
+    )
+    for goal in goals:
+        numbers = (f"{goal.measured:.1f}", f"{goal.most:g}", f"{goal.ratio:.2f}")
+        sheet.add(goal.what, goal.unit, *numbers, "missed" if goal.ratio > 1 else "reached")
+    return sheet

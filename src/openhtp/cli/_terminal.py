@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from openhtp.core import files
-from openhtp.core.errors import QnnError
+from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.core.foreign_text import PrintableFormatter, printable
 
 STANDARD_OUTPUT = Path("-")
@@ -134,6 +134,13 @@ def errors_reported(status_of: Callable[[QnnError | OSError], int] = lambda erro
     except (QnnError, OSError) as error:
         complain(f"error: {error}", "red")
         raise typer.Exit(status_of(error)) from error
+    except Exception as error:
+        # What runs on the CPU is refused by ONNX Runtime, whose errors have no common class.
+        if not type(error).__module__.startswith("onnxruntime."):
+            raise
+        refusal = ExecutionError(f"ONNX Runtime cannot run the model: {error}")
+        complain(f"error: {refusal}", "red")
+        raise typer.Exit(status_of(refusal)) from error
 
 
 def show(sheet: TextTable) -> None:

@@ -281,7 +281,8 @@ def _session(session: dict[str, Any], busy: dict[int, dict[str, Any]]) -> list[A
     head = (
         f"client {session['pid']}{label}: {_count(session['executions'], 'execution')},"
         f" {session['pending'] or 'none'} pending,"
-        f" {len(session['domains'])} of {session['most_domains']} process domains"
+        f" {len(session['domains'])} of {session['most_domains']}"
+        f" {'signed ' if session['pd_session'] == 'signed' else ''}process domains"
     )
     lines: list[Any] = [Text(printable(head)), *(_bar(domain) for domain in session["domains"])]
     lines += [Text(printable(f"  {_task(task)}"), style="dim") for task in session["tasks"]]

@@ -89,6 +89,14 @@ class CheckupLine:
 
 def examine() -> Iterator[CheckupLine]:
     """Look at everything, quick things first; devices are started and run."""
+    yield from examine_installation()
+    yield _guarded(
+        "vendor", _vendor, f"unless it says what to do: check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn"
+    )
+
+
+def examine_installation() -> Iterator[CheckupLine]:
+    """Look at everything but the vendor's library."""
     yield CheckupLine(
         what="python", health=Health.OK, detail=f"{platform.python_version()} on {platform.system()} {_machine()}"
     )
@@ -107,9 +115,6 @@ def examine() -> Iterator[CheckupLine]:
     yield _guarded("emulator", _emulator, "please report this with the text above")
     yield _guarded("products", _products, "please report this with the text above, and the processor's name")
     yield _guarded("genie", _genie, "give its path: openhtp genie chat --library PATH")
-    yield _guarded(
-        "vendor", _vendor, f"unless it says what to do: check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn"
-    )
 
 
 def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
@@ -226,7 +231,7 @@ def _vendor() -> CheckupLine | str:
             what="vendor",
             health=Health.MISSING,
             detail="libQnnHtp.so was not found; everything else works without it",
-            advice=f"on a PC: pip install openhtp[vendor]; on a Snapdragon: set {LIBRARY_VARIABLE}",
+            advice=f"pip install openhtp[vendor], or set {LIBRARY_VARIABLE} to the SDK's library",
         )
     with htp.Backend(library=path) as backend:
         kind = "simulator" if platform.machine() in ("x86_64", "AMD64") else "NPU"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,7 +76,7 @@ def estimate(
             sheets.append(_rates(results, rates, batch, threads))
         if top:
             sheets.append(_kernels(results, top))
-        notes = [*_notes(results), _conditions(mode)]
+        notes = [*_notes(results), _likeness(results[0]), _conditions(mode)]
         for sheet in sheets:
             show(sheet)
         for note in notes:
@@ -221,6 +222,16 @@ def _notes(results: list[Estimate]) -> list[str]:
     return [f"* {note}." if "extrapolated" in note else f"Note: {note}." for note in told]
 
 
+def _likeness(result: Estimate) -> str:
+    """How much is known of networks like this one."""
+    near = result.nearest_family
+    return (
+        f"Of the published families its time is spent most like that of {near.name} (likeness"
+        f" {near.likeness:.2f} of 1), whose times were missed by {near.median_error:.0%} at the median by a fit"
+        " without them."
+    )
+
+
 def _time(us: float) -> str:
     if us <= 0:
         return "-"
@@ -253,6 +264,8 @@ def _as_json(profiles: dict[str, Estimate], chosen: str, least_energy: float, ra
         "launch_us": result.launch_us,
         "extrapolated": result.extrapolated,
         "taken_from": result.taken_from,
+        "nearest_family": dataclasses.asdict(result.nearest_family),
+        "unseen_share": round(result.unseen_share, 4),
         "macs": result.macs,
         "weight_bytes": result.weight_bytes,
         "vtcm_peak_bytes": result.vtcm_peak_bytes,

@@ -73,7 +73,7 @@ WeightSteps = Annotated[
 
 
 def quantize(
-    model: Annotated[Path, typer.Argument(help="Float ONNX model.", exists=True, dir_okay=False)],
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     calibration: Calibration = None,
     random: RandomSamples = 0,
     mean: Mean = "0",

@@ -500,7 +500,8 @@ def summaries(ran: RunResult) -> list[dict[str, Any]]:
     """Of each output: type, shape, and what its numbers are like."""
     rows = []
     for name, of_samples in ran.outputs.items():
-        numbers = joined(of_samples).astype(np.float64)
+        values = joined(of_samples)
+        numbers = values.astype(np.float64) if values.dtype.kind in "biufV" else np.empty(0)  # text has none
         finite = numbers[np.isfinite(numbers)]
         rows.append(
             {

@@ -6,6 +6,7 @@ out constants or NaNs, which say nothing about whether it is computed right.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.core.limits import SESSION_LIMIT_BYTES
 
 Array = npt.NDArray[Any]
 Draw = Callable[[np.random.Generator], Array]
@@ -27,6 +31,8 @@ _SAMPLE_RATE = 16_000
 _PICTURE_RANK = 4
 _STEPS = 1000
 _FLOATS = "fV"  # numpy has no kind for the short floats
+_FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+_HIDES = -1e4  # what is added to a score to make it nothing
 # Nodes that only move or retype what they take: their reader reads the input.
 _MOVES = frozenset(
     ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Expand", "Transpose", "Concat", "Slice")
@@ -49,20 +55,28 @@ class InputValues:
 
 
 def input_values(graph: Any) -> dict[str, InputValues]:
-    """Values for all inputs of a graph's protobuf. All shapes must be fixed."""
+    """Values for all inputs of a graph's protobuf. All shapes must be fixed.
+
+    Raises UnsupportedFeature if there is no room for them on an HTP.
+    """
     constants = {tensor.name for tensor in graph.initializer}
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in graph.input
         if value.name not in constants
     }
+    dtypes = {
+        value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        for value in graph.input
+        if value.name in shapes
+    }
+    total_bytes = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+    if total_bytes > SESSION_LIMIT_BYTES:
+        raise UnsupportedFeature(
+            f"the inputs take {total_bytes:,} bytes; a session of an HTP addresses {SESSION_LIMIT_BYTES:,}"
+        )
     uses = InputUses(graph)
-    values = {}
-    for value in graph.input:
-        if value.name in shapes:
-            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-            values[value.name] = _values_of(value.name, shapes, dtype, uses)
-    return values
+    return {name: _values_of(name, shapes, dtype, uses) for name, dtype in dtypes.items()}
 
 
 class InputUses:
@@ -98,6 +112,27 @@ class InputUses:
         """Whether the input is added to something, as masks of minus infinity are."""
         return any(node.op_type == "Add" for node, _ in self.of(name))
 
+    def hides_where_true(self, name: str) -> bool:
+        """Whether the input chooses minus infinity where it is true, as PyTorch's padding masks do."""
+        waiting, seen = [(name, True)], {name}
+        while waiting:
+            value, truth = waiting.pop()
+            for node, index in self._readers[value]:
+                if node.op_type == "Where" and index == 0 and self._is_hiding(node.input[1 if truth else 2]):
+                    return True
+                if index == 0 and (node.op_type in _MOVES or node.op_type == "Not"):
+                    fresh = [output for output in node.output if output not in seen]
+                    seen.update(fresh)
+                    waiting += [(output, truth is not (node.op_type == "Not")) for output in fresh]
+        return False
+
+    def _is_hiding(self, name: str) -> bool:
+        """Whether a constant is as good as minus infinity."""
+        tensor = self._constants.get(name)
+        if tensor is None or tensor.data_type not in _FLOAT_TYPES or tensor.external_data:
+            return False
+        return bool(np.all(numpy_helper.to_array(tensor).astype(np.float64) <= _HIDES))
+
     def _rows_of(self, node: Any, index: int) -> int | None:
         if node.op_type == "Gather" and index == 1:
             table = self._constants.get(node.input[0])
@@ -118,7 +153,7 @@ def _values_of(
     shape, words = shapes[name], _words(name)
     rows = uses.rows(name)
     if _MASKS & words:
-        hides = dtype.kind in _FLOATS and uses.is_added(name)
+        hides = (dtype.kind in _FLOATS and uses.is_added(name)) or uses.hides_where_true(name)
         return _all(0 if hides else 1, shape, dtype, "all 0, which hides nothing" if hides else "all 1")
     if _POSITIONS & words:
         count = np.arange(shape[-1] if shape else 1) % (rows or 1 << 30)

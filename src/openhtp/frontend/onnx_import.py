@@ -17,7 +17,7 @@ import numpy as np
 from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, error_context
 from openhtp.core.limits import SESSION_LIMIT_BYTES
-from openhtp.core.quant import Encoding
+from openhtp.core.quant import Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.frontend import encodings, values as vs
 from openhtp.frontend.assembly import Assembly, conversion
@@ -169,6 +169,11 @@ class GraphImport:
     def _add_output(self, name: str) -> None:
         if name in self._written:
             return
+        if name in self._model.source.inputs:
+            raise UnsupportedFeature(
+                f"output {name!r} is an input of the model; a graph's tensor is one or the other. Put an Identity"
+                " between them"
+            )
         value = self.value(name)
         dtype, quant = self._edge_type(name)
         spec = self.assembly.edge(name, value.shape, dtype, quant, TensorKind.APP_READ)
@@ -254,7 +259,14 @@ class GraphImport:
             raise UnsupportedOp(f"{node.title}: quantizes integers; expected floats")
         if node.has(2) and node.inputs[2] in self._model.source.narrow:
             raise UnsupportedOp(f"{node.title}: quantizes to 4 bits, which are for weights; use 8 or 16")
+        self._refuse_axis(node, value, fixed[1])
         self.define(node.outputs[0], self.assembly.converted(value, *encodings.activation(*fixed)))
+
+    def _refuse_axis(self, node: OnnxNode, value: OnnxValue, quant: Encoding) -> None:
+        """Refuse what no op of an HTP takes. A result of the model may have a scale per channel."""
+        is_read = bool(self._uses.readers(node.outputs[0]))
+        if is_read and not value.is_constant and not isinstance(quant, ScaleOffset):
+            raise UnsupportedOp(f"{node.title}: has a scale per channel, which is for weights; use one scale")
 
     def _dequantize(self, node: OnnxNode) -> None:
         dtype, quant = encodings.read_encoding(node, self.types, self._model.constants)
@@ -262,6 +274,7 @@ class GraphImport:
         if value.data is not None and value.quant is None:
             stored = vs.stored(self._model.constants[node.inputs[0]], dtype, None).reshape(value.shape)
             return self.define(node.outputs[0], OnnxValue(node.outputs[0], value.shape, dtype, quant, stored))
+        self._refuse_axis(node, value, quant)
         unsigned = encodings.activation(dtype, quant)
         if (value.dtype, value.quant) in ((dtype, quant), unsigned):
             return self.define(node.outputs[0], self.assembly.converted(value, *unsigned))

@@ -106,8 +106,9 @@ class _Work:
             if any(self._maker.get(name, -1) >= index for name in names):
                 raise UnsupportedFeature("the nodes are not in the order of their data")
             self._look_at_sizes(index)
-        if not all(name in self._maker for name in self._outputs):
-            raise UnsupportedFeature("an output of the model is not the result of a node")
+        passed_on = {value.name for value in graph.input} - self._held.keys()
+        if not all(name in self._maker or name in passed_on for name in self._outputs):
+            raise UnsupportedFeature("an output of the model is neither the result of a node nor an input")
         self._move_quantizers()
 
     @property

@@ -69,7 +69,7 @@ def _bar(domain: DomainPlan, y: int, colours: dict[str, str]) -> list[str]:
         words = f"{holding.owner}: {_WORDS[holding.use]} {bytes_in_words(holding.nbytes)}"
         parts.append(
             f'<rect x="{x:.1f}" y="{y}" width="{max(width - 1, 0.5):.1f}" height="{_BAR}" fill="{fill}"'
-            f' fill-opacity="{_OPACITY[holding.use]}"><title>{escaped(words)}</title></rect>'
+            f' fill-opacity="{_OPACITY[holding.use]}" stroke="{fill}"><title>{escaped(words)}</title></rect>'
         )
         label = cut_to_fit(holding.owner, width - 7)
         if label:
@@ -92,10 +92,13 @@ _STYLE = (
     "th{text-align:left;font-weight:600}td,th{padding:3px 14px 3px 0;vertical-align:top;"
     "border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}"
     "td,p,li{overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}"
-    ".key{white-space:nowrap}.swatch{display:inline-block;width:1em;height:1em;background:#3a7fc4;"
-    "vertical-align:-2px;margin:0 .3em 0 .8em}"
+    # The outline shows what is pale on a dark page, too.
+    ".key{white-space:nowrap}.swatch{display:inline-block;width:1em;height:1em;border:1px solid #3a7fc4;"
+    "vertical-align:-3px;margin:0 .3em 0 .8em}"
     # On a phone: the picture keeps letters that can be read, and what is said of a step has a line of its own.
     ".bars{overflow-x:auto}@media(max-width:600px){.bars svg{min-width:600px}th{display:none}"
+    ".bars::before{content:'Bars go on to the right: scroll sideways.';position:sticky;left:0;"
+    "font-size:.9em;opacity:.75}"
     "tr{display:flex;flex-wrap:wrap;justify-content:space-between;padding:3px 0;"
     "border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}"
     "td{border:0;padding:0}td:last-child{flex-basis:100%}}"
@@ -126,7 +129,8 @@ def plan_to_html(
 
 def _legend() -> str:
     swatches = "".join(
-        f'<span class=key><span class=swatch style="opacity:{opacity}"></span>{_WORDS[use]}</span> '
+        f'<span class=key><span class=swatch style="background:rgb(58 127 196/{opacity})"></span>'
+        f"{_WORDS[use]}</span> "
         for use, opacity in _OPACITY.items()
     )
     return f"<p class=note>Sizes are counted, not measured. One colour per context: {swatches}</p>"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from openhtp.core.foreign_text import printable
-from openhtp.core.units import MIB
+from openhtp.core.units import MIB, number_in_words
 from openhtp.report.lanes import CLIENTS, DEADLINE, MISSED, YIELD, Instant, Mark, TimelineSpan, kind_of
 from openhtp.report.page import escaped
 
@@ -278,7 +278,7 @@ def _axis(first: int, last: int, scale: float, y: float, unit: str, unit_ns: int
     for tick in ticks(first / unit_ns, last / unit_ns):
         x = _LEFT + (tick * unit_ns - first) * scale
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y}" stroke="#00000012"/>')
-        parts.append(f'<text x="{x:.1f}" y="{y + 16}" class="tick">{tick:g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{y + 16}" class="tick">{number_in_words(tick)}</text>')
     parts.append(f'<text x="{_LEFT - 10}" y="{y + 16}" class="lane">{escaped(unit)}</text>')
     return "".join(parts)
 
@@ -319,7 +319,7 @@ def marks_to_text(marks: Sequence[Mark], *, unit: str = "us", unit_ns: int = 1_0
     margin = max((len(name) for name in names.values()), default=0)
     pictures = {lane: "".join(map(_character, cells)) for lane, cells in rows.items()}
     lines = [f"{names[lane]:>{margin}} │{picture}│" for lane, picture in pictures.items()]
-    left, right = f"{first / unit_ns:g}", f"{last / unit_ns:g} {unit} (modelled)"
+    left, right = number_in_words(first / unit_ns), f"{number_in_words(last / unit_ns)} {unit} (modelled)"
     lines.append(f"{'':>{margin}}  {left}{right:>{max(1, width - len(left))}}")
     has_short = any(_SHORT_WAIT in picture for picture in pictures.values())
     short = f"  {_SHORT_WAIT} less than half of it" if has_short else ""

@@ -114,12 +114,13 @@ def view(request: ViewRequest) -> View:
 
 
 def _log_at(path: Path, result: View) -> Path:
-    """The log; tools number theirs from 0, which the documents leave out in some places."""
-    numbered = path.with_name(f"{path.stem}_0{path.suffix}")
-    if path.exists() or not numbered.exists():
+    """The log; tools number theirs from 0, except those with op traces."""
+    stem = path.stem.removesuffix("_0") if path.stem.endswith("_0") else f"{path.stem}_0"
+    other = path.with_name(f"{stem}{path.suffix}")
+    if path.exists() or not other.exists():
         return path
-    result.notes.append(f"there is no {path}: this is {numbered.name} beside it")
-    return numbered
+    result.notes.append(f"there is no {path}: this is {other.name} beside it")
+    return other
 
 
 def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:

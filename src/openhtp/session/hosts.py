@@ -17,7 +17,7 @@ from openhtp.core.threads import finish
 from openhtp.runtime.instruments.saving_calls import stop_saving
 from openhtp.runtime.objects.backend import Backend
 from openhtp.runtime.objects.device import Device
-from openhtp.runtime.objects.op_packages import found_package
+from openhtp.runtime.objects.op_packages import found_packages
 
 if TYPE_CHECKING:
     from openhtp.runtime.objects.context import Context
@@ -130,7 +130,7 @@ def _backend_of(library: str | None) -> Backend:
 
 def lend_packages(library: str | None, sources: Iterable[object]) -> Callable[[], None]:
     """Let sessions of this process use op packages; returns what ends that."""
-    packages = [found_package(source) for source in sources]
+    packages = found_packages(sources)
     if packages and library is not None:
         raise UnsupportedFeature(
             "op_packages are for the emulator; the vendor's library takes packages of Hexagon code only",

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from openhtp.core.errors import QnnError, UnsupportedError, WrongState
 from openhtp.frontend.onnx_reader import parse_model, read_model
 from openhtp.frontend.partitioning import ModelPart, partition, with_inferred_types
@@ -57,16 +59,22 @@ def load_in_parts(request: SessionRequest, error: UnsupportedError, power: Sessi
         " why; the first: %s)",
         sum(len(part.nodes) for part in parts if not part.on_htp),
         len(parts),
-        error,
+        # Of a context model the error tells only that it has several nodes.
+        _reasons(parts)[0] if any(part.graph is not None for part in parts) else error,
     )
     return executable
 
 
-def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> UnsupportedError:
-    """Why a model that must not use the CPU is refused: all nodes with their reasons."""
-    reasons = [
+def _reasons(parts: Sequence[ModelPart]) -> list[str]:
+    """The nodes of the CPU, each with the reason why it is there."""
+    return [
         f"{node.name!r} ({node.op_type}): {node.reason}" for part in parts for node in part.nodes if node.reason
     ]
+
+
+def _refusal(parts: Sequence[ModelPart], first: UnsupportedError) -> UnsupportedError:
+    """Why a model that must not use the CPU is refused: all nodes with their reasons."""
+    reasons = _reasons(parts)
     if len(reasons) < 2:
         return first
     count = sum(len(part.nodes) for part in parts)
@@ -91,6 +99,8 @@ class PartsExecutable(Executable):
         constants = {tensor.name for tensor in proto.graph.initializer}
         self.inputs = [described(value) for value in proto.graph.input if value.name not in constants]
         self.outputs = [described(value) for value in proto.graph.output]
+        # Results are copies of these: an input is the caller's array, who may change it.
+        self._passed_on = {item.name for item in self.inputs} & {item.name for item in self.outputs}
         self.metadata = ModelMetadata(
             graph_name=proto.graph.name,
             producer_name=proto.producer_name,
@@ -162,7 +172,7 @@ class PartsExecutable(Executable):
                 part_run = None if profile is None else profile.parts[number]
                 results = loaded.run_part(part.outputs, feeds, call.run_options, part_run)
                 values.update(zip(part.outputs, results, strict=True))
-        return [values[name] for name in call.names]
+        return [np.array(values[name]) if name in self._passed_on else values[name] for name in call.names]
 
     def __str__(self) -> str:
         return self._where

@@ -18,8 +18,7 @@ from openhtp.core.checks import shown
 from openhtp.core.errors import Aborted, BadModel, InvalidArgument, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze, check_dims
-from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes
-from openhtp.frontend.replacing import with_constants
+from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes, with_constants
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
@@ -43,11 +42,12 @@ from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import SessionRecorder
 from openhtp.session.range_check import RangeWatch
-from openhtp.session.run_adapters import apply_adapters
-from openhtp.session.session_options import constants_of
+from openhtp.session.session_options import apply_adapters, constants_of
 from openhtp.session.values import (
     IOBinding,
     OrtValue,
+    check_vector,
+    fed_arrays,
     feeds_of,
     is_binding_of,
     move_to,
@@ -285,7 +285,8 @@ class InferenceSession:
         fetch_devices: Any = None,
     ) -> None:
         """Run once on ONNX Runtime's own values, and put those of the outputs into ``fetches``."""
-        arrays = {name: feeds[number].numpy() for number, name in enumerate(feed_names)}
+        check_vector("fetches", fetches)
+        arrays = fed_arrays(feed_names, feeds)
         for result in self.run(fetch_names, arrays, run_options):
             fetches.push_back(OrtValue(result)._get_c_value())
 

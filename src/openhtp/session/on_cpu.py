@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from openhtp.core.errors import BadModel, QnnError
 from openhtp.core.files import open_file
-from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.engine.onnxruntime import onnxruntime, refusal_in_words
 from openhtp.frontend.onnx_reader import MAX_FILE_BYTES
 from openhtp.frontend.partitioning import partition
 from openhtp.frontend.probing import with_fixed_inputs
@@ -29,6 +29,7 @@ from openhtp.session.options import CPU, QNN, SessionRequest
 from openhtp.session.profiling import PartRun
 from openhtp.session.values import plain_arrays
 
+_SPINNING = "session.intra_op.allow_spinning"
 _OF_A_NODE = "_kernel_time"
 # Entries that say where the constants of an optimized model go.
 _OF_THE_OPTIMIZED = (
@@ -48,7 +49,7 @@ def cpu_session(source: bytes | Path, options: Any) -> Any:
             source if isinstance(source, bytes) else str(source), options, providers=[CPU]
         )
     except Exception as error:  # its errors have no common class
-        raise BadModel(f"ONNX Runtime cannot take the model: {error}") from error
+        raise BadModel(f"ONNX Runtime cannot take the model: {refusal_in_words(error)}") from error
 
 
 def write_optimized(request: SessionRequest, executable: Executable) -> None:
@@ -131,6 +132,10 @@ class CpuPart:
 
     def __init__(self, model: bytes, sess_options: Any) -> None:
         self._model, self._threads = model, sess_options.intra_op_num_threads
+        # Threads that spin after their part has run take the processor from the part that runs next.
+        self._spinning = "0"
+        with suppress(RuntimeError):  # which is how ONNX Runtime says that the user did not set it
+            self._spinning = sess_options.get_session_config_entry(_SPINNING)
         self._session = cpu_session(model, self._quiet_options())
 
     def new_profile(self, level: str, max_events: int | None = None) -> None:
@@ -163,6 +168,7 @@ class CpuPart:
     def _quiet_options(self) -> Any:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
+        options.add_session_config_entry(_SPINNING, self._spinning)
         options.log_severity_level = 3
         return options
 

@@ -316,11 +316,26 @@ def array_at(address: int, shape: Sequence[int], element_type: Any, name: str) -
 def check_device(device_type: object, device_id: object) -> str:
     """Refuse a device that a value cannot lie on."""
     name = device_type.lower() if isinstance(device_type, str) else device_type
-    if name not in (CPU, NPU):
+    if not isinstance(name, str) or name not in (CPU, NPU):
         raise InvalidArgument(f"device_type is {shown(device_type)}; expected 'cpu' or 'npu'")
-    if device_id != 0:
+    if whole_number(device_id) != 0:
         raise InvalidArgument(f"device_id is {shown(device_id)}; there is one device, 0")
-    return str(name)
+    return name
+
+
+def check_vector(name: str, values: object) -> None:
+    """Refuse what is no list of ONNX Runtime's own values."""
+    if not isinstance(values, part("capi.onnxruntime_pybind11_state").OrtValueVector):
+        raise WrongKind(f"{name} is {shown_type(values)}; expected an OrtValueVector")
+
+
+def fed_arrays(feed_names: object, feeds: Any) -> dict[str, Array]:
+    """The arrays of a vector of values, by the names of the inputs."""
+    check_vector("feeds", feeds)
+    names = items_of(feed_names, len(feeds) + 1) or []
+    if len(names) != len(feeds) or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(f"feed_names is {shown(feed_names)}; expected the names of {len(feeds)} inputs")
+    return {name: feeds[number].numpy() for number, name in enumerate(names)}
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:
