@@ -11,12 +11,13 @@ SWEEP := .venv-sweep
 WHEELS := .venv-wheels
 # An editable install compiles the C libraries, so it is made anew when their sources change.
 NATIVE := $(wildcard src/openhtp/*/native/*)
-# Tests run side by side, one worker for each core. More than eight would only import all tests more often.
-WORKERS := -n logical --maxprocesses 8 --dist worksteal
+# Tests run side by side, three workers for two cores: a quarter of the time a test waits for a process that it started.
+# More than eight would only import all tests more often.
+WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 8 --dist worksteal
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff ort clients stress-c sanitize cost-model documents wheels docs clean
+.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff vendor-compiler ort clients stress-c sanitize cost-model documents wheels docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -72,6 +73,9 @@ trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized
 vendor-diff: $(VENDOR)/.installed  ## every operation against Qualcomm's simulator and exact arithmetic
 	$(VENDOR)/bin/python tools/vendor_diff.py $(ARGS)
 	$(VENDOR)/bin/python -m pytest -m vendor --timeout 600
+
+vendor-compiler: $(VENDOR)/.installed  ## context binaries by Qualcomm's compiler and by ours: spill-fill, sizes, times; ARGS=FILE...
+	$(VENDOR)/bin/python tools/vendor_compiler.py $(ARGS)
 
 ort: $(VENDOR)/.installed  ## ONNX Runtime's QNN provider on our libQnnHtp.so: a table of its operators, and its options
 	$(VENDOR)/bin/python tools/ort_table.py $(ARGS)

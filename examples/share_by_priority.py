@@ -27,7 +27,7 @@ def main() -> None:
         camera.execute(zoo.random_feeds(short)[0], profile=profile)
         behind = sum(not execution.done() for execution in pending)
         for execution in pending:
-            execution.result(timeout=60)
+            execution.result()
     print(f"the camera overtook {behind} of {len(pending)} runs in the background")
     for event in profile.events():
         print(f"  {event.name}: {event.value} {event.unit}")

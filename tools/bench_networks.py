@@ -6,6 +6,7 @@ which also downloads and keeps them; pictures are as large as the packages give 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import logging
 import sys
@@ -39,7 +40,9 @@ _SAMPLES = 1
 def main(arguments: list[str]) -> int:
     """Write all of them; those that are there already stay."""
     logging.disable(logging.WARNING)
-    folder = Path(arguments[0]) if arguments else ROOT / "out" / "networks"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "out" / "networks")
+    folder = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, dims in CHOSEN.items():
         network = dataclasses.replace(NETWORKS[name], **({"dims": dims} if dims else {}))

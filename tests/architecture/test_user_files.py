@@ -13,7 +13,6 @@ LOADERS = ("np", "numpy", "onnx")
 OWN = {
     "core/files.py": "the one place; it also writes",
     "core/model_store.py": "the package's own files; locks of its own, links not followed; writes",
-    "abi/kernel_copies.py": "/proc",
     "abi/memory.py": "/proc; a file that is mapped here already, without blocking, checked to be that",
     "bench/cancelling.py": "openhtp.onnx.load, of a model that it made",
     "bench/loading.py": "what it wrote itself; /proc",
@@ -29,6 +28,7 @@ OWN = {
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",
     "cost/llm.py": "a resource of the package",
+    "device/power.py": "the kernel's own file for latencies, which is only written",
     "llm/tokenizer.py": "bytes that came through core/files.py",
     "engine/code_pages.py": "/proc",
     "engine/cutting.py": "opens sessions, not files",
@@ -41,6 +41,7 @@ OWN = {
     "hw/clocks.py": "a resource of the package",
     "hw/catalog.py": "a resource of the package",
     "report/page.py": "a resource of the package",
+    "rpc/shm.py": "/dev",
     "rpc/rendezvous.py": "a folder",
     "rpc/windows.py": "/proc",
     "session/on_cpu.py": "what ONNX Runtime just wrote to a folder of ours",

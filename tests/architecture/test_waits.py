@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_tutorials import TUTORIALS, program_of
 from tests.waiting import PATIENCE_S
 
-FOLDER = Path(__file__).parents[1]
-# Where the number is what is tested, where it paces an attack, or where a machine of its own is needed anyway.
-OTHERS = ("hostile/", "soak/", "vendor/", "sweeping/test_ray.py", "typing/", "architecture/test_waits.py")
-FILES = [path for path in sorted(FOLDER.rglob("*.py")) if not str(path.relative_to(FOLDER)).startswith(OTHERS)]
+ROOT = Path(__file__).parents[2]
+# What this file shows, and a device's silence, which an attacker of the wire does not wait out.
+OTHERS = ("tests/architecture/test_waits.py", "tests/hostile/wire.py")
+FILES = [
+    path
+    for folder in ("tests", "examples")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if str(path.relative_to(ROOT)) not in OTHERS
+]
+# Pages whose Python a test runs as it stands.
+PAGES = [ROOT / "README.md", *TUTORIALS]
 WAITS = {"wait", "join", "result", "exception", "acquire", "communicate", "settimeout", "select"}
 LIMITS = {"timeout", "timeout_s"}
 # In programs that a test starts, and in marks.
@@ -44,9 +52,10 @@ def short_waits(source: str) -> Iterator[int]:
         yield from (number for found in IN_TEXT.findall(line) if 0 < int("".join(found)) < PATIENCE_S)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
+@pytest.mark.parametrize("path", [*FILES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_wait_is_soon_over(path: Path) -> None:
-    lines = sorted(set(short_waits(path.read_text(encoding="utf-8"))))
+    source = program_of(path) if path in PAGES else path.read_text(encoding="utf-8")
+    lines = sorted(set(short_waits(source)))
     assert not lines, f"{path}: lines {lines} wait for a few seconds only; {TOO_SHORT}"
 
 

@@ -151,7 +151,7 @@ class Execution:
         for arrays in (self._arrays, self._outputs):
             mine = [tensor for tensor in tensors if tensor.spec.name in arrays]
             ordered = [arrays[tensor.spec.name] for tensor in mine]
-            sides.append((client_graph._io_structs(mine, ordered, self._keep), len(mine)))
+            sides.append((client_graph.io_structs(mine, ordered, {}, self._keep), len(mine)))
         self._sides = sides
         self._tell = _TELL(self._told)
         self._number = next(_numbers)

@@ -17,12 +17,12 @@ from tests.capi.c_programs import HOSTS, can_load_python, compile_program, host_
 from tests.capi.conftest import build_script
 from tests.hostile.leaks import Holdings
 from tests.hostile.running import ROOT
-from tests.hostile.tally import Budget, Watch
+from tests.hostile.tally import LONGEST_CALL, Budget, Watch
 
 SHORT = 3
 """Rounds of the short form."""
 
-_PATIENCE = 60.0
+_PATIENCE = LONGEST_CALL
 """Seconds in which a host must have started, worked and ended."""
 _STRUCTS = 400
 

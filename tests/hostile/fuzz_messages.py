@@ -12,14 +12,14 @@ import openhtp as htp
 from openhtp.runtime.instruments.device_queries import number_of
 from tests.hostile.leaks import Holdings, open_files
 from tests.hostile.probe import Neighbour, check_on_clean_context
-from tests.hostile.tally import Budget, Watch
+from tests.hostile.tally import LONGEST_CALL, Budget, Watch
 from tests.hostile.wire import RawClient, mutated, random_frame, random_request
 
 SHORT = 25
 """Rounds of the short form."""
 
 _NAME = "hostile"
-_PATIENCE = 60.0
+_PATIENCE = LONGEST_CALL
 
 
 def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 
 import openhtp as htp
 from openhtp import llm
+from openhtp.genie.settings import GenieBundle
+from openhtp.llm.genie_config import GENIE_CONFIG
 from openhtp.llm.tokenizer import Tokenizer
 from tests.hostile.fuzz_binaries import leaves
 from tests.hostile.leaks import Holdings
@@ -161,7 +163,14 @@ def _bundle(folder: Path, device: htp.Device) -> list[_Target]:
         chat = llm.Generator(bundle, device)
         chat.free()
 
-    return [(path, load) for path in sorted(place.iterdir()) if path.is_file()]
+    def describe() -> None:
+        bundle = GenieBundle.at(place)
+        bundle.chip(None)
+        bundle.config(asynchronous=True)
+
+    files = [path for path in sorted(place.iterdir()) if path.is_file()]
+    shutil.copyfile(ROOT / "examples/llm/austen/tokenizer.json", place / "tokenizer.json")
+    return [(path, describe if path.name == GENIE_CONFIG else load) for path in files]
 
 
 def damage(rng: random.Random, path: Path) -> str:

@@ -8,9 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-from tests.hostile.tally import Watch
+from tests.hostile.tally import LONGEST_CALL, Watch
 
-_PATIENCE = 60.0
+_PATIENCE = LONGEST_CALL
 
 
 class Holdings:

@@ -27,6 +27,7 @@ from openhtp.engine.onnxruntime import part
 from openhtp.runtime.calls.bound_call import BoundCall
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors, doors_of
+from tests.waiting import PATIENCE_S
 
 Act = Callable[[], object]
 
@@ -52,6 +53,7 @@ class Scenery:
         self.folder = Path(self._folder.name)
         self.backend = htp.Backend()
         self.device = self.backend.create_device()
+        self._link = self.device.link
         self.context = self.device.create_context(queue_depth=DEPTH)
         self.graph = relu_graph(self.context)
         self.other = relu_graph(self.context, "other")
@@ -70,7 +72,7 @@ class Scenery:
     @functools.cached_property
     def prepared(self) -> htp.PreparedModel:
         model = self._stands(htp.PreparedModel(self.model, self.folder / "cache"))
-        model.wait(60)
+        model.wait(PATIENCE_S)
         return model
 
     @functools.cached_property
@@ -85,8 +87,9 @@ class Scenery:
         return item
 
     def put_up(self, item: Any) -> Any:
-        """Something of this scene, which is taken down at its end."""
-        self._put_up.append(item)
+        """Something of this scene, which is taken down at its end. What stands for all scenes stays."""
+        if not any(item is each for each in (*self._standing, self._link)):
+            self._put_up.append(item)
         return item
 
     def take_down(self) -> None:

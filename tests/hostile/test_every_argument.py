@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import openhtp as htp
+from openhtp import llm, zoo
 from tests.conftest import ramp, relu_graph
 from tests.hostile.surface import Door, doors
 from tests.hostile.tally import stray_text
@@ -22,11 +24,12 @@ VALUES: tuple[Any, ...] = (
     *(Decimal("1e999999"), Fraction(10**400, 3), np.float64("inf"), np.datetime64("2020")),
     # Comparing an array gives another array, which is neither true nor false.
     *(np.zeros(3), np.array([1, 2]), np.array(5), np.zeros(0), np.array(["a", "b"]), np.array([None, 1], object)),
-    *([], {}, (), "\ud800", "\x1b", b"x", "7" * 5000, object()),
+    *([], {}, (), "\ud800", "\x1b", b"x", "7" * 5000, "z/" * 3000, object()),
     *([10**5000], (10**5000, 1), {"x": 10**5000}, {"x": np.zeros(3)}, [np.zeros(3)]),
 )
 # What ends the objects of this test, or waits.
 _ENDS = {"free", "close", "deregister", "destroy", "abort", "detach"}
+_MODEL = zoo.tiny_mlp()
 _GOOD = {
     "name": "q",
     "inputs": {"x": ramp()},
@@ -38,7 +41,11 @@ _GOOD = {
     "level": "basic",
     "kind": "native",
     "soc": "SM8650",
-    "model": "no such file.onnx",
+    "infer": lambda *inputs: (),
+    # A file that is not there would end the call before it looks at the others.
+    "model": _MODEL,
+    "path_or_bytes": _MODEL,
+    "scenario": Path(__file__).parents[2] / "examples" / "base-1.1-same-priority.yaml",
     "study": "no such study.yaml",
 }
 
@@ -54,7 +61,10 @@ def owners() -> Iterator[dict[type, Any]]:
         memory = context.register_memory(4096)
         memory.array("x")
         made = (backend, device, context, graph, profile, memory, graph.inputs[0], device.create_power_config())
-        yield {type(each): each for each in (*made, backend.create_signal(), context.create_app("app", hvx=1))}
+        # While one session is open, others share its device, and need not start one each.
+        with htp.InferenceSession(_MODEL) as session:
+            others = (backend.create_signal(), context.create_app("app", hvx=1), session)
+            yield {type(each): each for each in (*made, *others)}
         assert device.restarts == 0
 
 
@@ -67,6 +77,44 @@ def test_an_argument_of_the_wrong_kind(owners: dict[type, Any], door: Door) -> N
         for place, value in enumerate(VALUES):
             problem = _tried(owners, door, parameter.name, value)
             assert problem is None, f"{door.title}({parameter.name}=VALUES[{place}]): {problem}"
+
+
+_SIZES = {"layers": 1, "hidden": 64, "heads": 1, "kv_heads": 1, "head_dim": 64, "vocab": 96, "ffn": 96}
+
+
+@pytest.fixture(scope="module")
+def bundle() -> llm.Bundle:
+    return llm.export(llm.Llama(**_SIZES, context=256), context=256, ar=(32, 1))
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("title", ["Generator", "Bundle.at", "Bundle.save", "load", "load_adapter", "Llama"])
+def test_an_argument_of_a_language_model(
+    shared_device: htp.Device, bundle: llm.Bundle, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some values are names of folders, which are made
+    right = {
+        "Generator": (llm.Generator, {"bundle": bundle, "device": shared_device}),
+        "Bundle.at": (llm.Bundle.at, {}),
+        "Bundle.save": (bundle.save, {}),
+        "load": (llm.load, {}),
+        "load_adapter": (llm.load_adapter, {"folder": "none", "config": llm.Llama(**_SIZES).config}),
+        "Llama": (llm.Llama, _SIZES),
+    }
+    call, good = right[title]
+    parameters = [
+        each.name for each in inspect.signature(call).parameters.values() if each.kind is not each.VAR_KEYWORD
+    ]
+    for name in parameters:
+        for index, value in enumerate(VALUES):
+            try:
+                made = call(**{**good, name: value})
+            except Exception as error:
+                problem = stray_text(error)
+                assert problem is None, f"{title}({name}=VALUES[{index}]): {problem}"
+            else:
+                if isinstance(made, llm.Generator):
+                    made.free()
 
 
 def _tried(owners: dict[type, Any], door: Door, name: str, value: Any) -> str | None:
@@ -85,4 +133,6 @@ def _tried(owners: dict[type, Any], door: Door, name: str, value: Any) -> str | 
         return stray_text(error)
     if isinstance(found, htp.Backend | htp.Device | htp.Context):
         found.free()
+    elif isinstance(found, htp.InferenceSession):
+        found.close()
     return None

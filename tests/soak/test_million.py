@@ -12,6 +12,7 @@ import pytest
 
 import openhtp as htp
 from tests.conftest import ramp, relu_graph
+from tests.waiting import PATIENCE_S
 
 EXECUTIONS = int(os.environ.get("OPENHTP_SOAK", "1000000"))
 THREADS = 8
@@ -58,7 +59,7 @@ def queue_all(graphs: list[htp.Graph], executions: int) -> Clerk:
         thread.start()
     for thread in threads:
         thread.join()
-    assert clerk.all.wait(60)
+    assert clerk.all.wait(PATIENCE_S)
     return clerk
 
 

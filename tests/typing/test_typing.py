@@ -54,7 +54,8 @@ def test_program_passes_pyright(tmp_path) -> None:
 
 
 def test_program_runs() -> None:
-    done = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-X", "faulthandler", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
