@@ -411,13 +411,13 @@ def test_a8_callbacks_are_no_more_urgent_than_the_thread_that_called(context: Li
         found.append(os.getpriority(os.PRIO_PROCESS, 0))  # of this thread
         over.set()
 
-    callback = NOTIFY(notify)
+    callback, lent = NOTIFY(notify), rooms(graph)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     for wanted in (usual, usual + 4, usual + 2, usual + 7):
 
         def call(nice: int = wanted) -> None:
             os.setpriority(os.PRIO_PROCESS, 0, nice)
-            assert queue(graph, rooms(graph), callback) == 0
+            assert queue(graph, lent, callback) == 0
             assert over.wait(PATIENCE_S)
 
         over.clear()
