@@ -27,7 +27,7 @@ PerfProfileName = Annotated[
 
 
 def config_of(path: Path | None, perf_profile: str | None) -> tuple[BackendConfig | None, str | None]:
-    """The config, if one was named, and the perf profile: that of the command before that of the file."""
+    """Return the named config, if any, and the perf profile: the command's comes before the file's."""
     if perf_profile is not None:
         find_perf_profile(perf_profile)
     config = None if path is None else read_config(path)
@@ -37,9 +37,9 @@ def config_of(path: Path | None, perf_profile: str | None) -> tuple[BackendConfi
 
 
 def preset_of(path: Path | None, perf_profile: str | None, default: str | None = None) -> BackendConfig | None:
-    """What ``create_device`` is given: the config with the perf profile of the command, if there is either.
+    """Return the config for ``create_device``, with the command's perf profile, if there is either.
 
-    ``default`` is the perf profile where neither says one.
+    ``default`` is the perf profile where neither names one.
     """
     config, named = config_of(path, perf_profile)
     wanted = named or default
@@ -49,16 +49,16 @@ def preset_of(path: Path | None, perf_profile: str | None, default: str | None =
 
 
 def open_device(backend: Backend, config: BackendConfig | None, soc: str | None) -> Device:
-    """A device by a config; ``soc``, if a command names one, comes before the config's."""
+    """Make a device by a config; a ``soc`` that the command names comes before the config's."""
     return backend.create_device(config=config) if soc is None else backend.create_device(config=config, soc=soc)
 
 
 def modelled_config(path: Path | None, perf_profile: str | None = None) -> tuple[BackendConfig | None, str | None]:
-    """Config and perf profile of a command whose times are modelled. Names the keys that change no time."""
+    """Return config and perf profile of a command that models times; warn about keys that change none."""
     config, named = config_of(path, perf_profile)
     if config is not None and config.unmodelled:
         keys = " and ".join(config.unmodelled)
-        say(f"{config.source}: {keys} change no modelled time: nothing is published of what they bring", "dim")
+        say(f"{config.source}: {keys} change no modelled time: no published figure says what they bring", "dim")
     return config, named
 
 

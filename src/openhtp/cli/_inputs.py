@@ -19,14 +19,14 @@ from openhtp.runtime.objects.op_packages import found_package, registered
 from openhtp.zoo.feeds import random_feeds
 
 Feeds = dict[str, npt.NDArray[Any]]
-Mean = Annotated[str, typer.Option(help="Taken off a picture's colours (0 to 1): 0.485,0.456,0.406.")]
+Mean = Annotated[str, typer.Option(help="Subtracted from a picture's colours (0 to 1): 0.485,0.456,0.406.")]
 Dim = Annotated[list[str] | None, typer.Option(help="Fix an open dimension: --dim batch=1 or --dim x.0=1.")]
 Freeze = Annotated[list[str] | None, typer.Option(help="Make an input a constant: --freeze sr=16000.")]
 OpPackageNames = Annotated[
     list[str] | None,
     typer.Option("--op-package", help="Operators of your own: module:attribute, or library.so:provider."),
 ]
-Std = Annotated[str, typer.Option(help="What they are divided by: 0.229,0.224,0.225.")]
+Std = Annotated[str, typer.Option(help="Divisor of the colours: 0.229,0.224,0.225.")]
 
 
 def op_packages_of(names: list[str] | None) -> tuple[OpPackage, ...]:
@@ -37,7 +37,7 @@ def op_packages_of(names: list[str] | None) -> tuple[OpPackage, ...]:
 
 
 def registered_named(names: list[str] | None) -> AbstractContextManager[tuple[OpPackage, ...]]:
-    """Have these packages while a block runs."""
+    """Register these packages while a block runs."""
     return registered(op_packages_of(names))
 
 
@@ -51,7 +51,7 @@ def samples_of(
 
 
 def normalization_of(mean: str, std: str) -> Normalization:
-    """What ``--mean`` and ``--std`` say, checked also where no picture needs it."""
+    """Return the numbers of ``--mean`` and ``--std``, checked even if no picture needs them."""
     return Normalization(_numbers(mean, "mean"), _numbers(std, "std"))
 
 
@@ -69,7 +69,7 @@ def parse_dims(options: list[str] | None) -> dict[str, int]:
     """Sizes by name; raises InvalidArgument for anything that is not NAME=SIZE."""
     sizes = {}
     for item in options or ():
-        # The names that exporters make up may have a = themselves.
+        # Names that exporters make up may contain a = themselves.
         name, equals, size = item.rpartition("=")
         if not name or not equals or not size.isdecimal() or int(size) < 1:
             raise InvalidArgument(f"--dim {item!r}; expected NAME=SIZE, like batch=1")

@@ -15,7 +15,7 @@ from openhtp.core.errors import BadModel, InvalidArgument
 from openhtp.core.files import read_file
 
 _MOST_BYTES = 2 << 30
-# What the documents of this project promise of every network that is long enough to be cut.
+# The project's documents promise this for every network that is long enough to be cut.
 PROMISED = 0.07
 
 
@@ -91,7 +91,7 @@ def urgent_sheet(rows: Sequence[UrgentRow], network: str, long_ms: float) -> Tex
 
 
 def goals_sheet(goals: Sequence[MeasuredGoal]) -> TextTable:
-    """What was to be reached, and what was."""
+    """The goals, and the figures that were reached."""
     sheet = TextTable(
         "goals (ratio: part of what is allowed)", ("goal", "unit", "measured", "at most", "ratio", "")
     )

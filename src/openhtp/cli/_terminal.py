@@ -38,7 +38,7 @@ _PLAIN = str.maketrans("█▇▆▅▄▃▂▁░▒▓·│─━╸╺…→
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that the terminal's encoding does not have."""
+    """Replacements for characters that the terminal's encoding does not have."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)
@@ -47,7 +47,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Called by rich for all that it shows: only its own control codes stay what they are."""
+        """Called by rich for everything it shows; only rich's own control codes remain control codes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
 
@@ -60,11 +60,11 @@ console = _Console()
 """For results. Nothing is printed here if ``--json -`` has the standard output for itself."""
 
 progress_console = _Console(stderr=True)
-"""For errors, and for what moves while one waits."""
+"""For errors, and for progress bars."""
 
 
 def settle_streams() -> None:
-    """Let any text be printed, whatever the encoding of the terminal or pipe has; and let no text command it."""
+    """Let any text be printed, whatever the encoding of the terminal or pipe, and let no text control it."""
     codecs.register_error("openhtp.plainly", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -75,7 +75,7 @@ def settle_streams() -> None:
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A bug of ours; its message may hold a name all the same."""
+    """A bug of ours; its message may contain a user's name all the same."""
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace)), keep="\n"))
 
 
@@ -105,7 +105,7 @@ def command_began_s() -> float:
 def end_of_pipe() -> NoReturn:
     """The reader of our output has closed it: end, and say nothing about the rest."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit goes there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit goes there
     raise SystemExit(BROKEN_PIPE)
 
 
@@ -151,8 +151,8 @@ def show(sheet: TextTable) -> None:
 def say(text: str, style: str | None = None, *, folded: bool = True) -> None:
     """Print a sentence. It may hold names that users gave: nothing in it is markup, or another line.
 
-    One that is not ``folded`` stays in one piece, to be copied. So does each in a pipe or a file, which has no
-    width unless ``COLUMNS`` says so.
+    A sentence that is not ``folded`` stays on one line, to be copied. So does every one in a pipe or a file,
+    which has no width unless ``COLUMNS`` says so.
     """
     whole = not folded or _has_no_width()
     console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=whole)
@@ -170,7 +170,7 @@ def _has_no_width() -> bool:
 
 def complain(text: str, style: str) -> None:
     """Print one line about what is wrong, beside the results."""
-    # Other libraries tell of errors in several lines.
+    # Other libraries report errors in several lines.
     line = printable(" ".join(text.splitlines()))
     progress_console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -238,7 +238,7 @@ class TextTable:
         return Group(*lines)
 
     def _width(self, console: Console, columns: Sequence[int]) -> int:
-        """What these columns need; words can be folded."""
+        """The width that these columns need; words can be folded."""
         wide = console.options.update(width=_ANY_WIDTH)
         return console.measure(self._table(columns, words_at_most=_FOLDED), options=wide).maximum
 
@@ -262,5 +262,5 @@ class TextTable:
 
 
 def figures(title: str) -> TextTable:
-    """A sheet without headings: what, and how much."""
+    """A sheet without headings: names and values."""
     return TextTable(title, ("", ""))

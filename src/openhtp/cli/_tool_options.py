@@ -62,7 +62,7 @@ PerfProfile = Annotated[
     str | None, option("perf_profile", f"Comes before the config's: default, {', '.join(PERF_PROFILES)}.")
 ]
 LogLevel = Annotated[str | None, option("log_level", f"One of {', '.join(LOG_LEVELS)}.")]
-Soc = Annotated[str | None, option("soc", "Chip to emulate; SM8650, unless the config says so.")]
+Soc = Annotated[str | None, option("soc", "Chip to emulate; SM8650, unless the config names one.")]
 SaverFolder = Annotated[
     Path | None, option("saver", "Record all calls of the API in this folder (openhtp replay).")
 ]
@@ -77,19 +77,19 @@ AdapterConfig = Annotated[Path | None, option("adapter_weight_config", "Refused:
 ModelPrefix = Annotated[str | None, option("model_prefix", f"{_UNUSED}ONNX files have no symbols.")]
 Version = Annotated[
     bool,
-    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the SDK that is stood for."),
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the SDK's version."),
 ]
 
 
 def plain_app(command: Callable[..., None]) -> typer.Typer:
-    """A command whose help is plain lines: the boxes of others cut the vendor's long names off."""
+    """A command whose help is plain lines: boxes would cut off the vendor's long names."""
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
     app.command(command.__name__.replace("_", "-"))(command)
     return app
 
 
 def tool_errors() -> AbstractContextManager[None]:
-    """One red line, and the exit status of the stage that failed: 11, 14, 15, 17; 2 for what was asked wrongly."""
+    """One red line, and the exit status of the stage that failed: 11, 14, 15, 17; 2 for wrong usage."""
     return errors_reported(lambda error: (exit_status_of(error) if isinstance(error, QnnError) else None) or 2)
 
 
@@ -138,7 +138,7 @@ class _Lines(logging.Formatter):
 
 
 def check_perf_profile(name: str | None) -> str | None:
-    """The perf profile; ``default`` is none of its own."""
+    """The perf profile; ``default`` votes for none."""
     if name in (None, "default"):
         return None
     if name not in PERF_PROFILES:
@@ -177,7 +177,7 @@ _FOREIGN = {
 
 
 def refuse_foreign(options: Mapping[str, Any]) -> None:
-    """What the vendor's tools take and nothing here can be made of."""
+    """Refuse options of the vendor's tools that have no meaning here."""
     for option, why in _FOREIGN.items():
         value = options.get(option)
         if value not in (None, False):
@@ -196,5 +196,5 @@ def packages_of(text: str | None) -> tuple[str, ...]:
 
 
 def formats_of(path: Path | None) -> Formats | None:
-    """What ``--data_format_config`` says."""
+    """Read the file of ``--data_format_config``."""
     return None if path is None else read_data_formats(path)

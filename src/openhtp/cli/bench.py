@@ -196,7 +196,7 @@ def ort_(
 def _show_urgent(rows: Sequence[UrgentRow], network: str, long_ms: float) -> None:
     show(urgent_sheet(rows, network, long_ms))
     if any(row.samples < _FEW_SAMPLES for row in rows):
-        say(f"fewer than {_FEW_SAMPLES} undisturbed samples tell little of a p99: measure on a quiet machine")
+        say(f"fewer than {_FEW_SAMPLES} undisturbed samples say little about a p99: measure on a quiet machine")
 
 
 @app.command("c")
@@ -400,7 +400,7 @@ def _compare_peers(rounds: int) -> dict[str, float | None]:
 
 
 def language_sheet(result: LanguageResult) -> TextTable:
-    """All figures, each beside what it is compared with and what is aimed at."""
+    """All figures, each beside its comparison and its goal."""
     table = figures("a Llama of 4 layers, w8a16, context 1024 (measured, wall clock)")
     table.add("tokens/s, native KV cache", f"{result.tokens_per_s:,.0f}")
     table.add("  plain ONNX Runtime loop, the same graph as QDQ", f"{result.plain_tokens_per_s:,.0f}")
@@ -524,7 +524,7 @@ HOW_TO_INSTALL = "the vendor's simulator is not installed: pip install 'openhtp[
 
 
 def networks_sheet(result: NetworksResult) -> TextTable:
-    """One line per network; the vendor's only if they were asked for."""
+    """One line per network; the vendor's figures only if the command asked for them."""
     with_vendor = result.vendor_installed is not None
     heads = ["network", "OpenHTP\nms", "ORT\nms", "times\nORT"]
     if with_vendor:

@@ -116,7 +116,7 @@ def _run_steps(document: dict[str, Any], library: Path | None, soc: str | None, 
 
 
 def _installation() -> list[dict[str, str]]:
-    """What the doctor says; what is broken stops here, as any comparison would only show that again."""
+    """Show the doctor's findings; a broken installation stops here, as any comparison would only show it again."""
     lines = list(examine_installation())
     for line in lines:
         if line.health is Health.BROKEN:
@@ -158,7 +158,7 @@ def _operator_table(rows: Sequence[ComparedOperator], board: BoardCheck) -> Text
         share = "" if row.within_one_step is None else f"{row.within_one_step:.1%}"
         apart = _decibels(row.apart_db) if is_compared else ""
         sheet.add(row.operator, row.types, _verdict(row.verdict), steps, share, apart, row.note)
-    sheet.note = "Of 8 bits, 99 % must be within a step; otherwise the difference must be 45 dB below the results."
+    sheet.note = "Of 8-bit results, 99 % must be within a step; other differences must be 45 dB below the results."
     return sheet
 
 

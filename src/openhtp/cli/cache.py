@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command("show")
 def show_models(json_file: JsonFile = None) -> None:
-    """List the models that are kept, what was used last first, with their size and the limit."""
+    """List the models that are kept, the most recently used first, with their size and the limit."""
     with errors_reported():
         store = _store()
         rows, limit = store.models(), store.limit
@@ -57,7 +57,7 @@ def limit(
         str | None, typer.Argument(help="Such as 2GB or 500MB; without it, the limit is shown.")
     ] = None,
 ) -> None:
-    """Show or choose the size of all models together; what was used least lately goes when there is no room."""
+    """Show or set the limit of all models together; the least recently used are removed when there is no room."""
     with errors_reported():
         store = _store()
         if size is not None:

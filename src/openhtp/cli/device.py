@@ -59,7 +59,7 @@ def start(
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Start a device that stays until ``openhtp device stop``. Of a config it takes the chip; clients vote."""
+    """Start a device that stays until ``openhtp device stop``. A config chooses only its chip; clients vote."""
     with errors_reported():
         soc = soc or soc_of(preset_of(config_file, None))
         chosen = DEVICE.read(
@@ -89,7 +89,7 @@ def start(
 
 
 def _found(references: list[str] | None) -> tuple[str, ...]:
-    """The packages as another process finds them, looked for here first: a mistake is told at once."""
+    """Name the packages as another process finds them; the look-up here reports a mistake at once."""
     return tuple(package.reference for package in op_packages_of(references))
 
 
@@ -115,14 +115,14 @@ def list_(json_file: JsonFile = None) -> None:
 def status(
     name: Annotated[str | None, typer.Option(help="Only the device with this name.")] = None,
     pid: Annotated[int | None, typer.Option(help="Only the device of this process, or of this client.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look repeatedly, until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
     looks: Annotated[int | None, typer.Option(min=1, help="Watch for so many looks, not until Ctrl-C.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Show all devices of this user: clients, process domains, contexts, graphs, buffers, who runs and who waits.
 
-    Devices without a name, which programs start for themselves, are shown, too. Nothing on a device changes by it.
+    Devices without a name, which programs start for themselves, are shown, too. Showing them changes nothing.
     """
     with errors_reported():
         there = look_around()
@@ -146,7 +146,7 @@ def status(
 def _selected(
     there: list[dict[str, Any]], name: str | None, pid: int | None, before: Container[int] = ()
 ) -> list[dict[str, Any]]:
-    """The devices that are asked for. One that does not answer now is still the one that it was ``before``."""
+    """Return the devices asked for. A device that does not answer now is shown as it was ``before``."""
     return [
         device
         for device in there
@@ -213,7 +213,7 @@ def _row(device: dict[str, Any], session: dict[str, Any] | None) -> list[str]:
 # ``openhtp device status``: what is on the devices, as text that is drawn anew while one watches.
 
 _COLUMNS = ("graph", "context", "PD", "state", "queue", "buffers")
-# Interpreters, of whose program the script says more than they do.
+# Interpreters: the name of the script says more about the program than theirs does.
 _INTERPRETERS = ("python", "pypy")
 
 

@@ -33,7 +33,7 @@ from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
 def doctor(json_file: JsonFile = None) -> None:
-    """Check the installation and every device. Fails if anything is broken; what is missing is no failure."""
+    """Check the installation and every device. Fails if anything is broken; a missing extra is no failure."""
     with progress_console.status("starting devices..."):
         findings = list(examine())
     show(_table(findings))
@@ -57,7 +57,7 @@ def _table(findings: list[CheckupLine]) -> TextTable:
     return table
 
 
-# What ``openhtp doctor`` looks at: one function per finding, each with what to do about it.
+# What ``openhtp doctor`` looks at: one function per finding, each with its advice.
 
 # A computing device answers a trivial graph in milliseconds; one that takes this long hangs.
 _PATIENCE_S = 60.0
@@ -67,7 +67,7 @@ _COMPILE = "install gcc, then: pip install --force-reinstall --no-deps openhtp"
 
 
 class Health(StrEnum):
-    """What a finding comes to."""
+    """The verdict of a finding."""
 
     OK = "ok"
     MISSING = "missing"

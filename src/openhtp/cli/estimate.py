@@ -116,7 +116,7 @@ def _by_profile(program: QnnProgram, chip: SocSpec, asked: NumberFormat | None, 
 
 
 def _conditions(mode: PerfProfile) -> str:
-    """What the numbers hold for."""
+    """The conditions for which the numbers hold."""
     clocks = mode.clocks()
     if clocks == FULL:
         return (
@@ -187,7 +187,7 @@ def _least_energy(by_profile: list[dict[str, Estimate]]) -> float:
 
 
 def _titles(results: list[Estimate]) -> list[str]:
-    """What tells results apart: their chips, and their precisions if there are several."""
+    """The label of a result: its chip, and its precision if there are several."""
     several = len({result.precision for result in results}) > 1
     return [f"{result.soc} {result.precision}" if several else result.soc for result in results]
 
@@ -223,7 +223,7 @@ def _notes(results: list[Estimate]) -> list[str]:
 
 
 def _likeness(result: Estimate) -> str:
-    """How much is known of networks like this one."""
+    """How much is known about networks like this one."""
     near = result.nearest_family
     return (
         f"Of the published families its time is spent most like that of {near.name} (likeness"

@@ -45,7 +45,7 @@ app = typer.Typer(help="Language models: run, export, estimate, chunks, perplexi
 _MOST_TEXT = 64 << 20
 _SOC = "SM8750"
 Model = Annotated[Path, typer.Argument(help="Folder of a checkpoint, or of an exported bundle.")]
-Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")]
+Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config names one.")]
 Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
 Context = Annotated[
     int | None, typer.Option(help="Tokens of the KV cache; the model's own, up to 4096, unless given.")
@@ -290,8 +290,8 @@ def _llm_notes(estimates: list[LlmEstimate]) -> list[str]:
     low, high = first.native_gain_ms
     notes.append(
         "Published rates are of flat caches. A native one saves the time to put it into tiles, which nobody has"
-        f" published; at 60 to 20 GB/s that were {low:,.1f} to {high:,.1f} ms a pass. Here it is a share of what"
-        " the context costs. Energy of a token is a ratio to the least here."
+        f" published; at 60 to 20 GB/s that would be {low:,.1f} to {high:,.1f} ms a pass. Here it is a share of"
+        " the cost of the context. Energy of a token is a ratio to the least here."
     )
     return notes
 

@@ -54,7 +54,7 @@ class _Folder(TyperGroup):
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         except Exception as error:
-            # A word of the command line, which may be the name of any file, is repeated by the parser as it is.
+            # The parser repeats words of the command line as they are, and any of them may be the name of a file.
             words = getattr(error, "message", None)
             if hasattr(error, "format_message") and isinstance(words, str):
                 vars(error)["message"] = printable(words)

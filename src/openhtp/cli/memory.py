@@ -121,7 +121,7 @@ def _unlike(name: str, others: Sequence[ContextPlan]) -> str:
 
 
 def _configured(context: ContextPlan, config: BackendConfig | None) -> ContextPlan:
-    """The context as a config has it loaded; what was said of it by itself goes first."""
+    """The context as a config has it loaded; values given for the context itself come first."""
     if config is None:
         return context
     options = config.context_options()

@@ -37,7 +37,7 @@ Retrieve = Annotated[
 ]
 Debug = Annotated[bool, option("debug", "All tensors become outputs. Not with a context binary.")]
 NativeIn = Annotated[bool, option("use_native_input_files", "Files are in the tensors' own types, not float32.")]
-NativeNames = Annotated[str | None, option("native_input_tensor_names", "Only these are: graph0:t0,t1;graph1:t0.")]
+NativeNames = Annotated[str | None, option("native_input_tensor_names", "Only these: graph0:t0,t1;graph1:t0.")]
 NativeOut = Annotated[bool, option("use_native_output_files", "Write the tensors' own types, not float32.")]
 InType = Annotated[str, option("input_data_type", "float or native: the older spelling.")]
 OutType = Annotated[str | None, option("output_data_type", f"One of {', '.join(_FORMS)}.")]
@@ -48,7 +48,7 @@ Profiled = Annotated[int | None, option("graph_profiling_num_executions", "Execu
 SharedBuffer = Annotated[bool, option("shared_buffer", "Inputs and outputs lie in shared memory.")]
 HandleType = Annotated[str | None, option("io_tensor_mem_handle_type", "The same: ion or dma_buf.")]
 Synchronous = Annotated[bool, option("synchronous", "Wait for each inference instead of queueing them.")]
-Asynchronous = Annotated[bool, option("asynchronous", "Queue inferences, as without it.")]
+Asynchronous = Annotated[bool, option("asynchronous", "Queue inferences (the default).")]
 Inferences = Annotated[int | None, option("num_inferences", "Go over the list until so many are done.", min=1)]
 Duration = Annotated[float | None, option("duration", "Go over the list for so many seconds.", min=0.0)]
 Keep = Annotated[int | None, option("keep_num_outputs", "Write so many results.", min=0)]
@@ -61,7 +61,7 @@ CacheSets = Annotated[
     int | None, option("max_input_cache_tensor_sets", "Sets of inputs that stay in memory; -1: all.", min=-1)
 ]
 CacheSize = Annotated[int | None, option("max_input_cache_size_mb", "MB of them; 512 unless given.", min=0)]
-Mmap = Annotated[bool, option("use_mmap", "Read of a binary what is needed, as without it.")]
+Mmap = Annotated[bool, option("use_mmap", "Read only the needed parts of a binary (the default).")]
 Validate = Annotated[bool, option("validate_binary", "Look at every byte of a binary first.")]
 Updates = Annotated[
     str | None, option("binary_updates", "Sections of a binary to apply first: graph:=file, or file,file.")
@@ -72,7 +72,7 @@ Given = Mapping[str, Any]
 
 
 def order_of(params: Given) -> NetRunOrder:
-    """What the options ask for; those that exclude each other are refused."""
+    """The order that the options make up; options that exclude each other are refused."""
     _check_exclusions(params)
     opt.refuse_foreign(params)
     config = None if params["config_file"] is None else read_config(params["config_file"])

@@ -72,7 +72,7 @@ def plan(
         bool, typer.Option("--optimize", help="Find priorities, queue depths and a policy that hold deadlines.")
     ] = False,
     write: Annotated[
-        Path | None, typer.Option(help="With --optimize: write the scenario with what was found to this file.")
+        Path | None, typer.Option(help="With --optimize: write the scenario with the settings found to this file.")
     ] = None,
     gantt: Annotated[bool, typer.Option(help="Draw the clients in the terminal.")] = True,
     seeds: Annotated[int | None, typer.Option(help="Count misses over so many random arrivals.")] = None,
@@ -122,7 +122,7 @@ def _voting(loaded: Scenario, perf_profile: str | None) -> Scenario:
 
 
 def _chosen(loaded: Scenario, advice: Advice | None, policies: Sequence[Policy]) -> list[Scenario]:
-    """What is planned: the scenario or what was found instead of it, and the same with the other policies."""
+    """The scenarios to plan: the given one or its better settings, and the same with the other policies."""
     best = replace(loaded, policy=policies[0]) if advice is None else advice.scenario
     return [best, *(replace(best, policy=other) for other in policies[1:])]
 
@@ -206,7 +206,7 @@ def _write_pictures(
 
 
 def _verdicts(results: Sequence[PlanResult]) -> str:
-    """What is said of each plan; by policy if there are several."""
+    """The verdict on each plan, by policy if there are several."""
     if len(results) == 1:
         return results[0].verdict
     return "; ".join(f"{result.scenario.policy.name}: {result.verdict}" for result in results)
@@ -266,7 +266,7 @@ def print_advice(advice: Advice) -> None:
 
 
 def print_exceeded(broken: Sequence[Exceeded]) -> None:
-    """Limits that were asked for and are not kept, or that all are."""
+    """Print the limits that are exceeded, or that all are kept."""
     if not broken:
         say("all limits are kept (modelled)", "green")
     for one in broken:

@@ -1,4 +1,4 @@
-"""``openhtp platform-validator``: whether what a backend needs is there, with the vendor's options and words."""
+"""``openhtp platform-validator``: whether a backend has all that it needs, with the vendor's options and words."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def platform_validator(
     ] = None,
     dsp_type: Annotated[str | None, option("dsp_type", "Architecture, as v75.")] = None,
     test_backend: Annotated[bool, option("testBackend", "Compute something and look at the result.")] = False,
-    core_version: Annotated[bool, option("coreVersion", "Tell the architecture.")] = False,
-    lib_version: Annotated[bool, option("libVersion", "Tell the library's version.")] = False,
+    core_version: Annotated[bool, option("coreVersion", "Print the architecture.")] = False,
+    lib_version: Annotated[bool, option("libVersion", "Print the library's version.")] = False,
     target_path: Annotated[Path, option("targetPath", "Folder for the result.")] = Path("output"),
     build_variant: Annotated[
         str | None, option("buildVariant", "Accepted; it is this computer that is looked at.")
     ] = None,
     device_id: Annotated[str | None, option("deviceId", "Accepted; there is one device.")] = None,
     remote_host: Annotated[str, option("remoteHost", "Only this computer.")] = "localhost",
-    debug: Annotated[bool, option("debug", "Tell of every step.")] = False,
+    debug: Annotated[bool, option("debug", "Report every step.")] = False,
     version: opt.Version = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Validate the platform; exit status 1 if a backend that was asked for is of no use here."""
+    """Validate the platform; exit status 1 if a requested backend cannot be used here."""
     with opt.tool_errors(), opt.logged("debug" if debug else None):
         if backend not in (*BACKENDS, "all"):
             raise InvalidArgument(f"--backend {backend!r}; expected one of {', '.join(BACKENDS)}, all")

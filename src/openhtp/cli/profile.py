@@ -41,17 +41,17 @@ def profile(
     model: Annotated[str, typer.Argument(help="ONNX file, or a network of the zoo: zoo:mobilenet_v2.")],
     level: Annotated[
         str | None,
-        typer.Option(help="basic, detailed, linting or optrace, which it is unless a config says so."),
+        typer.Option(help="basic, detailed, linting or optrace (the default, unless a config names one)."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the log and what is made of it.")
+        Path, typer.Option("--output", "-o", help="Folder for the log, and for the files made from it.")
     ] = Path("profile"),
-    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")] = None,
+    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config names one.")] = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs to profile.")] = 3,
     inputs: Annotated[
-        Path | None, typer.Option("--input", "-i", help="Samples as `openhtp run` takes them; else random ones.")
+        Path | None, typer.Option("--input", "-i", help="Samples as for `openhtp run`; otherwise random ones.")
     ] = None,
     mean: Mean = "0",
     std: Std = "1",
@@ -90,7 +90,7 @@ def profile(
 
 
 def _write_views(log: ProfileLog, level: str, output: Path) -> list[Path]:
-    """Show what the log says and write it; returns all files that there are now."""
+    """Show and write the content of the log; return all files that there are now."""
     request = ViewRequest(
         logs=(log.path,),
         reader=_READERS.get(level, Reader.DEFAULT),
@@ -109,7 +109,7 @@ def _write_views(log: ProfileLog, level: str, output: Path) -> list[Path]:
 
 
 def _level_of(config: BackendConfig | None) -> str:
-    """What a config asks for; all there is unless it does."""
+    """The outputs that a config asks for; all of them unless it does."""
     level = None if config is None else config.profiling_level
     return "optrace" if level in (None, "off") else str(level)
 

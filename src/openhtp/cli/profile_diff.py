@@ -14,7 +14,7 @@ from openhtp.report.profile_diff import Change, Comparison, ProfileSide, compare
 
 def profile_diff(
     before: Annotated[Path, typer.Argument(help="Profile log, _schematic.bin, or analysis summary (JSON).")],
-    after: Annotated[Path, typer.Argument(help="The same, of what is to be compared with it.")],
+    after: Annotated[Path, typer.Argument(help="The profile to compare with it, in any of these forms.")],
     threshold: Annotated[float, typer.Option(min=0, help="Percent that a node, or all, may lose.")] = 5.0,
     least: Annotated[float, typer.Option(min=0, help="Losses below this do not count (us, or cycles).")] = 0.0,
     top: Annotated[int, typer.Option(min=0, help="Nodes to show.")] = 15,
@@ -74,7 +74,7 @@ def _print_measured(diff: Comparison) -> None:
 
 
 def _together(changes: Sequence[Change], unit: str) -> str:
-    """How many nodes, and what they take."""
+    """How many nodes there are, and how long they take."""
     work = sum(abs(change.delta) for change in changes)
     return f"{len(changes)} node{'s' * (len(changes) != 1)} ({_number(work, unit)} {unit})"
 
@@ -86,7 +86,7 @@ def _most(diff: Comparison, top: int) -> list[Change]:
 
 
 def _side(one: ProfileSide) -> str:
-    """A file, and of what it tells: chip, clock, and the version that wrote it."""
+    """The name of a file, with its chip, its clock and the version that wrote it."""
     clock = f"{one.clock_hz / 1e6:,.0f} MHz" if one.clock_hz else ""
     version = f"openhtp {one.version}" if one.version else ""
     told = ", ".join(word for word in (one.soc, clock, version) if word)

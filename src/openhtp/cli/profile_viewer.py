@@ -46,7 +46,7 @@ def profile_viewer(
         bool, typer.Option("--standardized_json_output", help="JSON with the header that viewers look for.")
     ] = False,
     extract: Annotated[
-        bool, typer.Option("--extract_opaque_objects", help="Also write what the log holds beside events.")
+        bool, typer.Option("--extract_opaque_objects", help="Also write what the log holds besides events.")
     ] = False,
     version: opt.Version = False,
     json_file: JsonFile = None,

@@ -51,7 +51,7 @@ _SHOWN = 12
 
 
 ReportSoc = Annotated[
-    str | None, typer.Option(help="Chip to emulate for the report; SM8650, unless a config says so.")
+    str | None, typer.Option(help="Chip to emulate for the report; SM8650, unless a config names one.")
 ]
 
 
@@ -151,7 +151,7 @@ def _samples(
 
 
 def _print_overflows(overflows: list[Overflow]) -> None:
-    """What would go wrong if the float model ran as it is."""
+    """Values that would overflow if the float model ran as it is."""
     for overflow in overflows[:_SHOWN]:
         say(f"as a float model: {overflow}")
     if len(overflows) > _SHOWN:

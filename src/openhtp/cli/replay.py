@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 def replay(
-    recording: Annotated[Path, typer.Argument(help="What the saver wrote: its folder, or the .jsonl in it.")],
+    recording: Annotated[Path, typer.Argument(help="The saver's folder, or the .jsonl in it.")],
     backend: opt.BackendPath = None,
     max_steps: Annotated[
         int, typer.Option("--max_steps", min=0, help="How far integers of an output may be off.")
@@ -33,7 +33,7 @@ def replay(
     log_level: opt.LogLevel = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Make saved calls again. Exit status 1 if a call is answered otherwise, or an output is too far off."""
+    """Make saved calls again. Exit status 1 if a call is answered differently, or an output is too far off."""
     with opt.tool_errors(), opt.logged(log_level):
         if source is not None:
             write_file(source, source_of(recording))
@@ -62,7 +62,7 @@ def _print(outcome: ReplayResult) -> None:
     for text in outcome.differing[:_SHOWN]:
         say(text, style="red")
     if len(outcome.differing) > _SHOWN:
-        say(f"... and {len(outcome.differing) - _SHOWN} more calls that were answered otherwise", style="red")
+        say(f"... and {len(outcome.differing) - _SHOWN} more calls that were answered differently", style="red")
 
 
 def _worst(row: Compared) -> str:

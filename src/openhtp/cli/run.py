@@ -84,15 +84,15 @@ def run(
         Path | None,
         typer.Option("--input", "-i", help=".npz, .npy, picture, raw file, folder of them, or input list (.txt)."),
     ] = None,
-    random: Annotated[int, typer.Option(min=1, help="So many random samples, if there is no --input.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the random samples.")] = 0,
+    random: Annotated[int, typer.Option(min=1, help="Number of random samples, if there is no --input.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random samples.")] = 0,
     mean: Mean = "0",
     std: Std = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Save the outputs (.npz).")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs of each sample; latencies are of all of them.")] = 10,
     asynchronous: Annotated[bool, typer.Option("--async", help="Queue the runs, waiting for none.")] = False,
     depth: Annotated[int, typer.Option(min=1, max=300, help="With --async: runs that are queued at once.")] = 10,
-    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config says so.")] = None,
+    soc: Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config names one.")] = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     dim: Dim = None,
@@ -152,7 +152,7 @@ _STYLES = {CheckVerdict.OK: "green", CheckVerdict.TOO_FAR: "red", CheckVerdict.N
 
 
 def print_outcome(ran: RunResult, title: str, filled: Mapping[str, str]) -> None:
-    """All that there is to see; ``filled`` says how inputs that are no noise were filled."""
+    """Print every table; ``filled`` says how inputs that are no noise were filled."""
     say(title)
     if filled:
         say(f"inputs that are no noise: {'; '.join(f'{name}: {words}' for name, words in filled.items())}")
@@ -277,7 +277,7 @@ def _profile_of(title: str, events: Sequence[ProfileEvent], step_ops: Sequence[S
 
 
 def _check(ran: RunResult, least_db: float) -> TextTable:
-    """How far each output is from ONNX Runtime's."""
+    """The distance of each output from ONNX Runtime's."""
     sheet = TextTable(
         f"against ONNX Runtime, at least {least_db:g} dB", ("output", "SQNR dB", "cosine", "max error", "")
     )
@@ -292,7 +292,7 @@ def _check(ran: RunResult, least_db: float) -> TextTable:
 
 
 def _print_notes(ran: RunResult) -> None:
-    """What is to be known about single outputs, and where half precision was left."""
+    """Notes about single outputs, and the node at which values left half precision."""
     for name, output in ran.compared.items():
         if output.note:
             say(f"{name}: {output.note}", _STYLES[output.verdict])
@@ -320,7 +320,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """What was asked for. ``depth`` None: each run is waited for; ``min_sqnr`` None: results are not compared."""
+    """The order to run. ``depth`` None: each run is waited for; ``min_sqnr`` None: results are not compared."""
 
     source: bytes | Path
     soc: str
@@ -337,7 +337,7 @@ class RunOrder:
 
 @dataclass(slots=True)
 class RunResult:
-    """What came of it; outputs by name, one array per sample."""
+    """The results of an order; outputs by name, one array per sample."""
 
     order: RunOrder
     providers: list[str] = field(default_factory=list)
@@ -359,7 +359,7 @@ class RunResult:
 
     @property
     def status(self) -> int:
-        """What the command ends with: 0 if everything that was to be checked is well."""
+        """The exit status: 0 if every check passed."""
         if self.is_too_far or self.overflows:
             return 1
         return NOTHING_COMPARED if self._has(CheckVerdict.NOTHING) else 0
@@ -368,7 +368,7 @@ class RunResult:
         return any(output.verdict is verdict for output in self.compared.values())
 
     def latency(self) -> dict[str, float]:
-        """In milliseconds, from asking to having, over all runs; and runs per second."""
+        """In milliseconds, from call to result, over all runs; and runs per second."""
         ordered = sorted(self.latencies_s)
         return {
             "runs": len(ordered),
@@ -482,7 +482,7 @@ def refuse_unknown_to_onnxruntime(packages: Sequence[OpPackage]) -> None:
 
 
 def save_outputs(path: Path, ran: RunResult) -> None:
-    """One array per output; of several samples they are stacked."""
+    """One array per output; several samples are stacked."""
     arrays = {
         name: of_samples[0] if len(of_samples) == 1 else np.stack(of_samples)
         for name, of_samples in ran.outputs.items()
@@ -497,7 +497,7 @@ def save_outputs(path: Path, ran: RunResult) -> None:
 
 
 def summaries(ran: RunResult) -> list[dict[str, Any]]:
-    """Of each output: type, shape, and what its numbers are like."""
+    """Type, shape and range of each output."""
     rows = []
     for name, of_samples in ran.outputs.items():
         values = joined(of_samples)

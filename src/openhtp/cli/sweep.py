@@ -104,7 +104,7 @@ def run(
 
 
 def _fixed(config_file: Path | None) -> dict[str, str]:
-    """What a config says of the chip: the study may vary it, and otherwise it holds for every point."""
+    """The config's values for the chip: they hold for every point, unless the study varies them."""
     config, perf_profile = modelled_config(config_file)
     soc = {} if config is None else config.device_options()
     named = {"soc": find_soc(soc["soc"]).name} if soc else {}

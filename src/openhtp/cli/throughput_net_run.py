@@ -19,7 +19,7 @@ def throughput_net_run(
     version: opt.Version = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Run threads side by side and tell how long executions took. All times are measured on this computer."""
+    """Run threads side by side and report how long executions took. All times are measured on this computer."""
     with opt.tool_errors():
         case = read_test_case(config)
         with opt.logged(case.log_level), opt.progress() as tell:
