@@ -5,7 +5,7 @@
 >>> [point["measured"]["latency_us"] > 0 for point in result.points]
 [True, True]
 
-Knows studies, stores and workers; what a point is worth is told by ``cost``, ``planning`` and ``session``. Must
+Knows studies, stores and workers; ``cost``, ``planning`` and ``session`` measure points. Must
 not know how anything is printed. Start at ``driver.py``; ``study.py`` is the data, ``parsing.py`` the file,
 ``measures/`` what can be measured, ``engine.py`` where.
 """
@@ -65,7 +65,7 @@ def sweep(
             there is none), ``ray://host:port`` for another.
         workers: how many at once; by default as many as there are cores.
         retry: measure points that failed before once more.
-        progress: told after every batch how far it is.
+        progress: called after every batch with how far the run is.
 
     Raises:
         BadStudy: the study is wrong; the message names the place.

@@ -15,7 +15,7 @@ from openhtp.sweeping.store import Store
 from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 _TASK_SECONDS = 0.25
-"""What a task should take: long against the way to a worker, short against what may be lost with it."""
+"""Aim for the time of a task: long against the way to a worker, short against the loss if the worker ends."""
 _LARGEST_TASK = 2048
 _GROWTH = 4
 _DEATHS = 3
@@ -23,7 +23,7 @@ _DEATHS = 3
 
 
 class Standing(Struct, frozen=True):
-    """How far a run is: ``done`` of ``total`` points, ``failed`` ones among them; ``found`` were there before."""
+    """How far a run is: ``done`` of ``total`` points, ``failed`` among them; the store had ``found`` before."""
 
     done: int
     total: int
@@ -54,11 +54,11 @@ class Driver:
         self._total = expected(study)
 
     def run(self) -> None:
-        """Measure all that is missing. The workers are started only if something is."""
+        """Measure all missing points. The workers are started only if there are any."""
         self._tell()
         started = False
         for batch in proposals(self._study, self._store):
-            if isinstance(batch, list):  # nothing comes after it until all of it is done: all workers share it
+            if isinstance(batch, list):  # the next batch comes only when this one is done: all workers share it
                 self._largest = max(1, -(-len(batch) // self._engine.slots))
             missing = (point for point in batch if point.number not in self._done)
             first = next(missing, None)

@@ -1,6 +1,6 @@
 """Where points are measured: workers behind one protocol. ``pool.py`` has them here, ``on_ray.py`` anywhere.
 
-Results of two different versions of OpenHTP are not mixed, so each worker tells its ``identity``.
+Results of two different versions of OpenHTP are not mixed, so each worker reports its ``identity``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Closeable:
 
 @runtime_checkable
 class SweepEngine(Protocol):
-    """Runs tasks of one study. ``slots`` is how many tasks it can be given before one has to be waited for."""
+    """Runs tasks of one study. ``slots`` is how many tasks it takes before the caller has to wait for one."""
 
     slots: int
 
@@ -80,7 +80,7 @@ class SweepEngine(Protocol):
         """Wait until some tasks have ended, in any order."""
 
     def close(self) -> None:
-        """End the workers, whatever they are at."""
+        """End the workers, whatever they are doing."""
 
     def __enter__(self) -> SweepEngine: ...
 

@@ -22,7 +22,7 @@ _CONFIDENCE = 0.95
 
 
 class ConfidenceInterval(Struct, frozen=True):
-    """A share, and between what it lies with 95% confidence."""
+    """A share, and the bounds between which it lies with 95% confidence."""
 
     share: float
     low: float

@@ -30,7 +30,7 @@ _STUDIES: dict[str, tuple[Study, Mapping[str, bytes]]] = {}
 
 
 def _run(wanted: str, fingerprint: str, setup: list[Any], task: bytes) -> tuple[str, bytes]:
-    """One task, in a worker process. A worker of another version measures nothing and tells its version."""
+    """One task, in a worker process. A worker of another version measures nothing and reports its version."""
     if identity() != wanted:
         return identity(), b""
     from openhtp.sweeping.worker import measure
@@ -111,7 +111,7 @@ class RayCluster(Closeable):
         return self._answers.decode(data)
 
     def close(self) -> None:
-        """Let go of the cluster; what is still queued is cancelled."""
+        """Let go of the cluster; tasks that are still queued are cancelled."""
         for reference in self._tasks:
             self._ray.cancel(reference, force=True)
         self._tasks = {}
@@ -121,7 +121,7 @@ class RayCluster(Closeable):
 
 
 def _in_one_line(error: BaseException) -> str:
-    """What it says, on one line; a server's answer has its cause at the end, below a traceback."""
+    """The error's text on one line; a server's answer has its cause at the end, below a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -23,7 +23,7 @@ _STILLBORN = 3
 
 
 class _WorkerProcess:
-    """One process and the task it is at."""
+    """One process, and the task that it is doing."""
 
     def __init__(self, study: bytes) -> None:
         ours, theirs = socket.socketpair()
@@ -40,7 +40,7 @@ class _WorkerProcess:
         self._study = study
 
     def greet(self, theirs: bytes) -> None:
-        """A worker first tells which OpenHTP it is."""
+        """A worker first reports its version of OpenHTP."""
         verify_identity(theirs.decode(), f"process {self.process.pid}")
         self.known = True
 

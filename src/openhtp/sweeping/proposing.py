@@ -1,7 +1,7 @@
 """Which points are measured, and in which order. Nothing here depends on workers, clocks or earlier interruptions.
 
 A search yields batches of points and goes on when all of a batch is in the store. So a run that was broken off is
-taken up by searching again from the beginning: what is in the store already is not measured a second time.
+taken up by searching again from the beginning: points in the store are not measured a second time.
 """
 
 from __future__ import annotations

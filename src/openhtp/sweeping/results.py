@@ -31,7 +31,7 @@ class SweepResult:
 
     @classmethod
     def of(cls, store: Store) -> SweepResult:
-        """What a store holds."""
+        """The content of a store."""
         study, rows = store.study(), store.rows()
         with error_context(store=store.where):
             for row in rows:
@@ -73,14 +73,14 @@ class SweepResult:
         return sorted(front_rows, key=lambda row: row.point.number)
 
     def groups(self) -> dict[tuple[Scalar, ...], list[PointResult]]:
-        """Feasible points by what is given; all of them together if nothing is."""
+        """Feasible points by the values of the axes in ``each``; all of them together if there is none."""
         rows_of: dict[tuple[Scalar, ...], list[PointResult]] = {}
         for row in self.feasible:
             rows_of.setdefault(tuple(row.point.values[name] for name in self.study.each), []).append(row)
         return rows_of
 
     def best(self, objective: Objective, count: int = 10) -> list[PointResult]:
-        """The best feasible points for one objective; so many for each of what is given."""
+        """The best feasible points for one objective: so many for each group."""
         return [row for rows in self.groups().values() for row in best(rows, objective, count)]
 
     def sensitivity(self) -> dict[str, list[Effect]]:
@@ -158,7 +158,7 @@ def _of_one_kind(values: list[Scalar]) -> list[Scalar]:
 
 
 def load_results(folder: str | Path) -> SweepResult:
-    """What the store in a folder holds.
+    """The content of the store in a folder.
 
     Raises:
         WrongStore: the folder holds none.
@@ -191,9 +191,9 @@ def best(rows: Sequence[PointResult], objective: Objective, count: int) -> list[
 
 
 def pareto(losses: Losses) -> list[int]:
-    """Rows that no other row beats, being at least as good everywhere and better somewhere; in order.
+    """Rows that no other row beats by being at least as good everywhere and better somewhere; in order.
 
-    Rows are met in order of their sum, in which nothing comes before what beats it.
+    Rows are visited in order of their sum: a row comes after every row that beats it.
     """
     if not len(losses):
         return []
@@ -209,7 +209,7 @@ def pareto(losses: Losses) -> list[int]:
         one = losses[first]
         others = losses[left]
         beaten = (others >= one).all(axis=1) & (others > one).any(axis=1)
-        beaten[0] = True  # it is taken
+        beaten[0] = True  # it is in the front now
         left = left[~beaten]
     return sorted(front)
 

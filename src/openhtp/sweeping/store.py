@@ -68,7 +68,7 @@ class StoreFile:
 
     @property
     def database(self) -> sqlite3.Connection:
-        """What is asked and written."""
+        """The connection for queries and writing."""
         assert self._connection is not None
         return self._connection
 
@@ -138,7 +138,7 @@ def _schema_of(database: sqlite3.Connection) -> frozenset[tuple[str, str, str | 
 
 @cache
 def _own_schema() -> frozenset[tuple[str, str, str | None]]:
-    """What a store of ours holds."""
+    """The tables that a store of ours holds."""
     with closing(sqlite3.connect(":memory:")) as database:
         database.executescript(_TABLES)
         return _schema_of(database)
@@ -166,7 +166,7 @@ def _locked(folder: Path) -> Descriptor:
     """The mark of the one driver that writes; it goes with the process, however that ends."""
     path = folder / LOCK
     _size_of(path)
-    # Neither followed, nor waited for, nor cut: it may have become something else since.
+    # No link is followed, nothing is waited for or cut: the file may have become something else since.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         lock = Descriptor(os.open, path, flags, 0o666)
@@ -206,11 +206,11 @@ class Store(Closeable):
 
     @property
     def where(self) -> str:
-        """How messages call it."""
+        """The store's name in messages."""
         return self._where
 
     def claim(self, study: Study) -> None:
-        """Make it the store of this study; refuse if it is another's, or of another OpenHTP."""
+        """Make this the store of a study; refuse if it belongs to another study, or to another OpenHTP."""
         about = self._about()
         try:
             text = msgspec.json.encode(study).decode()
@@ -236,7 +236,7 @@ class Store(Closeable):
                 f"{self._where} was begun by OpenHTP {about['openhtp']}, this is {ours['openhtp']}: their results"
                 " are not mixed. Go on with that one, or give another --store"
             )
-        with self._transaction():  # what is wanted of the points may have changed
+        with self._transaction():  # objectives may have changed
             self._db.execute("UPDATE about SET value = ? WHERE name = 'study'", (ours["study"],))
 
     def study(self) -> Study:
@@ -316,7 +316,7 @@ class Store(Closeable):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, and a clear word if nothing."""
+        """Write all or nothing; if nothing, say so clearly."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -357,7 +357,7 @@ def _difference(other: Study, study: Study) -> str:
 
 
 def open_store(folder: Path) -> Store:
-    """A store that is there already, to look at.
+    """Open an existing store, to look at.
 
     Raises:
         WrongStore: the folder holds none.

@@ -22,7 +22,7 @@ from openhtp.core.units import GIB
 
 Scalar = str | int | float | bool | None
 Values = Mapping[str, Scalar]
-"""What a point sets, by axis; or what was measured, by name."""
+"""The values of a point by axis, or its measured numbers by name."""
 
 MAX_POINTS = 20_000_000
 
@@ -58,7 +58,7 @@ class Axis(Struct, frozen=True):
 
 
 class Objective(Struct, frozen=True):
-    """A number that should be small, or large: one that is measured, or an axis that one would like to go far."""
+    """A number that should be small, or large: a measured one, or an axis that should go far."""
 
     name: str
     largest: bool = False
@@ -70,14 +70,14 @@ class Objective(Struct, frozen=True):
 
 
 class StudyConstraint(Struct, frozen=True):
-    """``margin >= 0.1``: of an axis, it shapes the space; of a measured number, it says which points will do."""
+    """``margin >= 0.1``: on an axis, it shapes the space; on a measured number, it says what is feasible."""
 
     name: str
     relation: str
     bound: Scalar
 
     def holds(self, values: Values) -> bool:
-        """Whether it does; a value of another kind never does."""
+        """Whether the constraint holds for a value; it never holds for a value of another kind."""
         value = values.get(self.name)
         if isinstance(value, str) != isinstance(self.bound, str) or value is None:
             return False
@@ -194,7 +194,7 @@ def feasible(study: Study, row: PointResult) -> bool:
 
 
 def verify_whole(study: Study) -> None:
-    """Check what a study must be to be looked at, wherever it comes from; types are right already."""
+    """Check a study before it is used, wherever it comes from; types are right already."""
     names = {axis.name for axis in study.axes}
     strange = [name for name in study.each if name not in names]
     if strange or len(names) != len(study.axes):
@@ -211,7 +211,7 @@ def verify_whole(study: Study) -> None:
 
 
 def verify_row(study: Study, row: PointResult) -> None:
-    """Check that a point has what its study varies and wants."""
+    """Check that a point has the axes and objectives of its study."""
     where = f"point {row.point.number}"
     missing = [axis.name for axis in study.axes if axis.name not in row.point.values]
     if missing:
@@ -288,7 +288,7 @@ class Files:
 
 
 def read_all(study: Study) -> dict[str, bytes]:
-    """What is in the files, to be shipped; models with the data beside them put inside."""
+    """The content of the files, to be shipped; external data of models is put inside."""
     from openhtp.frontend.probing import with_fixed_inputs
 
     files = {}

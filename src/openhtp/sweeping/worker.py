@@ -55,7 +55,7 @@ def _point_result(point: StudyPoint, measured: Measured | Exception) -> PointRes
 
 
 def serve(connection: Connection) -> None:
-    """Tell which OpenHTP this is, get the study, and answer tasks."""
+    """Report this OpenHTP's version, get the study, and answer tasks."""
     connection.send_bytes(identity().encode())
     study = msgspec.msgpack.decode(connection.recv_bytes(), type=Study)
     tasks = msgspec.msgpack.Decoder(WorkerTask)

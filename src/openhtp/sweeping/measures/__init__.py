@@ -15,14 +15,14 @@ from openhtp.core.errors import QnnError
 from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
 
 Measured = dict[str, Scalar] | QnnError | OSError
-"""Numbers by name, or what came in between."""
+"""Numbers by name, or the error that came instead."""
 
 
 class Measurer(Protocol):
     """Measures points of one study; lives in a worker, and keeps what it has compiled or read."""
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
-        """Measure some points, each for itself: one that fails spoils no other."""
+        """Measure some points, each by itself: a point that fails spoils no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def _files(study: Study) -> list[str]:
 
 
 def place_of(model: str, files: Files) -> str:
-    """What ``openhtp.estimate`` takes for it."""
+    """The argument of ``openhtp.estimate`` for it."""
     return model if model.startswith(ZOO) else str(files.path(model))
 
 
@@ -46,7 +46,7 @@ class Estimates:
         self._programs: dict[_Network, QnnProgram | QnnError | OSError] = {}
         self._kernels: dict[tuple[_Network, str], _Kernels | QnnError | OSError] = {}
         self._distinct: dict[_Kernels, _Kernels] = {}
-        # Dimensions are the only axes beside the model that change what is compiled.
+        # Besides the model, dimensions are the only axes that change what is compiled.
         self._shaping = [axis.name for axis in study.axes if axis.name.startswith(DIMS)]
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
@@ -119,7 +119,7 @@ class Estimates:
 
 
 def numbers_of(priced: Priced | QnnError) -> Measured:
-    """What a study gets of a price."""
+    """The numbers that a study gets from a price."""
     if isinstance(priced, QnnError):
         return priced
     return {

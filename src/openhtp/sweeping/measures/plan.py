@@ -27,11 +27,11 @@ _AROUND = ("scenario", "seed", "seeds", "stretch")
 _KEPT = 256
 """Scenarios that a worker keeps; seeds of one share it."""
 _LATE = -1.0
-"""Margin of a client with a run that was given up: as if it were late by a whole deadline, or more."""
+"""Margin of a client with a run that was given up, as if the run were late by a whole deadline or more."""
 
 
 def files_of(study: Study) -> list[str]:
-    """The scenarios, and the model files that they and the axes name; complains of axes that lead nowhere."""
+    """The scenarios, and the model files that they and the axes name; refuses axes that lead nowhere."""
     files: dict[str, None] = {}
     for name in map(str, values_of(study, "scenario")):
         files[name] = None
@@ -79,7 +79,7 @@ class Scenarios:
         return self._made[key] if seed is None else self._made[key].with_seed(int(seed))
 
     def all_at(self, values: Values) -> list[Scenario]:
-        """The scenario of a point with as many arrivals as ``seeds`` says, which are counted together."""
+        """The scenario of a point with as many arrivals as ``seeds`` says; they are counted together."""
         seeds = values.get("seeds")
         if seeds is None:
             return [self.at(values)]
@@ -98,7 +98,7 @@ class Scenarios:
 
 
 def _changed(tree: WrittenValue, axis: str, value: Scalar) -> WrittenValue:
-    """The values of a file with one of them changed; what is not on the way to it is shared."""
+    """The values of a file with one of them changed; values that are not on the way to it are shared."""
     if axis == "soc":
         return _with_value(tree, ["device", "soc"], value)
     if axis == "precision":
@@ -163,7 +163,7 @@ class Plans:
 
 
 def numbers_of(runs: Sequence[PlanRun]) -> dict[str, Scalar]:
-    """What a study gets of plans of one scenario together. Margins are parts of the deadline, left at worst."""
+    """The numbers of a study from all plans of one scenario. Margins are parts of the deadline, at worst."""
     clients = runs[0].scenario.clients
     numbers = range(len(clients))
     figures = [[run.clients[client] for run in runs] for client in numbers]
