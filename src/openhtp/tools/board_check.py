@@ -100,7 +100,7 @@ _PERSONAL = re.compile(r"(?<![\w.])(?!/(?:dev|sys|proc|usr|lib|lib64|vendor|syst
 
 
 class BoardVerdict(StrEnum):
-    """What a comparison comes to."""
+    """The verdict of a comparison."""
 
     SAME = "pass"
     DIFFERS = "differs"
@@ -154,7 +154,7 @@ class ComparedNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedAbility:
-    """Something that was tried on the library, and what came of it in words."""
+    """Something that was tried on the library, and its result in words."""
 
     what: str
     verdict: BoardVerdict
@@ -223,7 +223,7 @@ class BoardCheck:
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """What a report must say about chip, library and machine; nothing of it names a person or a folder."""
+        """The facts of a report about chip, library and machine; none of them names a person or a folder."""
         info = self.device.info()
         return {
             "openhtp": VERSION,
@@ -240,7 +240,7 @@ class BoardCheck:
 
     @functools.cached_property
     def kind(self) -> str:
-        """What computes behind the library."""
+        """The kind of hardware or software that computes behind the library."""
         if "openhtp" in str(self.device.info().get("library_version")):
             return "OpenHTP's own library"
         return "a simulator" if platform.machine() in ("x86_64", "AMD64") else "an NPU"
@@ -262,7 +262,7 @@ class BoardCheck:
             yield compare_network(network, self.emulator, self.device)
 
     def abilities(self, network: ZooForm) -> Iterator[TriedAbility]:
-        """Try the queue, priorities, an abort and votes, and tell what the library did with memory and signals."""
+        """Try the queue, priorities, an abort and votes, and report the library's use of memory and signals."""
         ir_graph = load(network.models()[1])
         feeds = zoo.random_feeds(network.make(), 1, seed=9)[0]
         yield self._tried("asynchronous queue", lambda: self._try_queue(ir_graph, feeds))
@@ -381,7 +381,7 @@ def _seen(something: object) -> BoardVerdict:
 
 
 def without_paths(text: str) -> str:
-    """A text with names of files but without the folders of whoever ran it."""
+    """A text with names of files, but without the folders of the person who ran it."""
     return _PERSONAL.sub("", text.replace(str(Path.home()), ""))
 
 
@@ -457,7 +457,7 @@ def _run_network(
 def _times_us(graph: Graph, inputs: Mapping[str, Array]) -> list[float]:
     """Times of single calls in burst mode, inside the device's process: our own way there is not the chip's."""
     device = graph.context.device
-    with contextlib.suppress(QnnError):  # told when votes are tried
+    with contextlib.suppress(QnnError):  # reported when votes are tried
         device.set_perf_profile("burst")
     times: list[float] = []
     end = time.perf_counter() + _TIMING_S

@@ -56,7 +56,7 @@ class GeneratedFiles:
 
 
 def generate(order: Generation, tell: Tell) -> GeneratedFiles:
-    """Prepare and save. Of several chips, each has a file of its own."""
+    """Prepare and save. Each of several chips has a file of its own."""
     tell("Composing graphs", 0, None)
     with during(Stage.CREATE):
         graphs = _chosen(import_models(order.models, order.changes), order.only)
@@ -83,7 +83,7 @@ def _chosen(graphs: list[IrGraph], only: Sequence[str]) -> list[IrGraph]:
 
 
 def _path(order: Generation, soc: str | None) -> Path:
-    """The file: the stem that was given and ``.bin``, always; an absolute one is not put into the folder."""
+    """The file: always the given stem and ``.bin``; an absolute path is not put into the folder."""
     ending = ".bin" if soc is None else f".{find_soc(soc).name}.bin"
     path = order.output_dir / f"{order.binary_file}{ending}"
     if not path.parent.is_dir():
@@ -111,7 +111,7 @@ def _prepared(
 
 
 def _schematics(order: Generation, context: Context) -> list[Path]:
-    """What the chip runs: for the trace viewer in the working directory, and for Netron in the output folder."""
+    """Write the chip's kernels: for the trace viewer in the working directory, for Netron in the output folder."""
     written = []
     stems = file_stems(list(context.graphs))
     for graph in context.graphs.values():

@@ -33,7 +33,7 @@ NO_RUN = "__"
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """One inference: the raw file of each input, and where it says so (``list.txt:3``)."""
+    """One inference: the raw file of each input, and the line that names them (``list.txt:3``)."""
 
     where: str
     files: dict[str, Path]
@@ -41,7 +41,7 @@ class InputLine:
 
 @dataclass(slots=True)
 class InputList:
-    """The lines of a list, and the outputs that it names; none if it leaves them open."""
+    """The lines of a list, and the outputs that it names, if any."""
 
     lines: list[InputLine] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ def split_lists(text: str) -> list[Path | None]:
 
 
 def read_input_list(path: Path, inputs: Sequence[str], outputs: Sequence[str]) -> InputList:
-    """Read a list for a graph with these inputs and outputs. What is wrong is named with its line."""
+    """Read a list for a graph with these inputs and outputs. Errors name the line."""
     data = read_file(path, most=_MOST_BYTES, what="an input list", error=InvalidArgument)
     try:
         text = data.decode("utf-8-sig")
@@ -139,7 +139,7 @@ _DEFAULT_MB = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """How often lists are gone through: once, until so many inferences or seconds are done."""
+    """How often lists are run: once, or until so many inferences or seconds are done."""
 
     inferences: int | None = None
     duration_s: float | None = None
@@ -154,11 +154,11 @@ class Cache:
         self._held: dict[str, tuple[Feeds, int]] = {}
 
     def get(self, key: str) -> tuple[Feeds, int] | None:
-        """What was kept."""
+        """The inputs that were kept for a line."""
         return self._held.get(key)
 
     def put(self, key: str, value: tuple[Feeds, int]) -> None:
-        """Keep it, if there is room."""
+        """Keep the inputs of a line, if there is room."""
         nbytes = sum(array.nbytes for array in value[0].values())
         if nbytes <= self._left and (self._sets is None or len(self._held) < self._sets):
             self._held[key] = value

@@ -42,7 +42,7 @@ from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load as load_library
 
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
-# What names the emulator itself: scripts say so when the library is found by LD_LIBRARY_PATH.
+# Names of the emulator itself: scripts give them when the library is found by LD_LIBRARY_PATH.
 _OURS = ("libQnnHtp.so", "QnnHtp.dll")
 # The table goes by value, and its size differs between versions; three arguments follow it. Models call only early
 # entries. So whatever size a model expects, it finds these entries, then zeros: no debugging, no log, level 0.
@@ -51,7 +51,7 @@ _ENTRIES, _ROOM = 40, 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTarget:
-    """On what a tool runs: the emulator, or the library at a path; the chip, its options, its votes."""
+    """The target of a tool: the emulator, or the library at a path; the chip, its options, its votes."""
 
     library: str | None = None
     soc: str | None = None
@@ -67,7 +67,7 @@ class ToolTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is done to graphs before they are prepared: more outputs, other layouts, options over the config's."""
+    """Changes of graphs before they are prepared: more outputs, other layouts, options over the config's."""
 
     all_outputs: bool = False
     outputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def library_of(backend: str | None) -> str | None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a library is that of this package, or a copy of it."""
+    """Whether a library is this package's own, or a copy of it."""
     try:
         return filecmp.cmp(path, backend_path(), shallow=False)
     except (OSError, QnnError):  # there is none, or ours was not built
@@ -93,7 +93,7 @@ def _is_ours(path: Path) -> bool:
 
 @contextmanager
 def opened_device(where: ToolTarget) -> Iterator[Device]:
-    """A device, voted for as the config or the command says."""
+    """Make a device with the votes of the config or the command."""
     with ExitStack() as stack:
         with during(Stage.DEVICE):
             backend = stack.enter_context(Backend(library=where.library))
@@ -115,7 +115,7 @@ def is_binary(path: Path) -> bool:
 
 
 def graph_name(model: str) -> str:
-    """The graph's name, as converters give it: the file's stem, with what is in no identifier replaced."""
+    """The graph's name, as converters give it: the file's stem, made an identifier."""
     name = _NOT_IN_NAMES.sub("_", Path(model.removeprefix(ZOO)).stem)
     return f"_{name}" if name[:1].isdigit() or not name else name
 
@@ -149,7 +149,7 @@ class _Interface(ctypes.Structure):
 
 
 class _ComposedGraph(ctypes.Structure):
-    """What a model tells of a graph. Inputs and outputs are those of the graph itself."""
+    """A model's information about a graph. Inputs and outputs are those of the graph itself."""
 
     _fields_ = (
         ("handle", ctypes.c_void_p),
@@ -175,7 +175,7 @@ def _library_graphs(path: Path) -> list[IrGraph]:
         context = LibraryContext.create(backend.create_device())
         listing, count = ctypes.c_void_p(), ctypes.c_uint32()
         with _refusals() as refusals:
-            # Options of graphs come from the tool's own config, so the model gets none.
+            # The tool's own config has the options of graphs, so the model gets none.
             code = model.QnnModel_composeGraphs(
                 ctypes.c_void_p(backend.handle),
                 _interface(library.provider),

@@ -204,7 +204,7 @@ def _plans(order: NetRunOrder, graphs: Sequence[Graph]) -> list[_Plan]:
     if unknown:
         known = ", ".join(names)
         raise InvalidArgument(f"--native_input_tensor_names names graph {unknown[0]!r}; there are {known}")
-    # As the vendor's: a folder of its own for each graph, if there are several.
+    # As in the vendor's tool, each of several graphs has a folder of its own.
     apart = len(graphs) > 1
     return [
         _Plan(order, graph, path, order.output_dir / graph.name if apart else order.output_dir)

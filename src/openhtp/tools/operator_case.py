@@ -1,6 +1,6 @@
 """Single operators as graphs of one node, with data and encodings as converters write them.
 
-Any device can run one, so two devices can be compared by it.
+Any device can run such a graph, so it can compare two devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class OperatorCase:
-    """One node with stored data for its inputs, typical by the operator's own sample."""
+    """One node with stored data for its inputs, after the operator's own sample."""
 
     call: OpCall
     stored: Mapping[str, Array]
@@ -73,7 +73,7 @@ class OperatorCase:
         return f"{inputs} > {' '.join(type_word(spec.dtype) for spec in self.call.outputs)}"
 
     def run(self, device: Device) -> list[Array]:
-        """Compute on a device, in a context of its own: a library that crashes takes only this one along."""
+        """Compute on a device, in a context of its own: a library that crashes ends only that context."""
         with device.create_context() as context:
             graph = context.create_graph("operator")
             for spec in {spec.name: spec for spec in (*self.call.inputs, *self.call.outputs) if spec}.values():
@@ -165,7 +165,7 @@ def _drawn(random: np.random.Generator, spec: TensorSpec, low: float, high: floa
 
 
 def real_values(spec: TensorSpec, stored: Array) -> Array:
-    """What stored numbers stand for; plain integers stand for themselves."""
+    """The real values of stored numbers; plain integers stand for themselves."""
     if spec.quant is not None:
         return spec.quant.dequantize(stored)
     return stored.astype(np.float64) if spec.dtype.is_float else stored

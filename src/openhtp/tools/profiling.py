@@ -25,7 +25,7 @@ LEVELS = ("off", "basic", "detailed", "client", "backend")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiling:
-    """What is profiled. ``level`` is one of a profile, or None; ``client`` logs how long the tool itself took."""
+    """The profiling of a run. ``level`` is a profile's, or None; ``client`` logs how long the tool itself took."""
 
     level: str | None = None
     client: bool = False
@@ -85,7 +85,7 @@ class Recorder:
         return None if level is None else backend.create_profile(level, max_events=self._wanted.max_events)
 
     def profile_for(self, graph: Graph, elapsed_s: float) -> Profile | None:
-        """A profile for an execution, if that is one of those that are wanted."""
+        """A profile for an execution, if that execution is to be profiled."""
         wanted = self._wanted
         enough = wanted.executions is not None and self._given >= wanted.executions
         if wanted.level is None or enough or elapsed_s < wanted.start_delay_s:
@@ -94,12 +94,12 @@ class Recorder:
         return self.profile(graph.context.device.backend)
 
     def add(self, profile: Profile | None) -> None:
-        """Keep what a call told."""
+        """Keep the events of a call."""
         if self.log is not None and profile is not None:
             self.log.add(profile)
 
     def close(self, runs: Sequence[GraphRun]) -> Path | None:
-        """Write the log, with how many inferences there were in which time; None without one."""
+        """Write the log, with the number of inferences and their time; None without a log."""
         if self.log is None:
             return None
         count, seconds = sum(run.inferences for run in runs), sum(run.seconds for run in runs)

@@ -89,7 +89,7 @@ def _wrong_size(path: Path, where: str, spec: TensorSpec, form: Form, batch: int
 
 
 def _suspect(path: Path, where: str, spec: TensorSpec, floats: Array) -> None:
-    """Whole numbers of 4 bytes that are read as floats are next to nothing, and never whole."""
+    """Warn about 4-byte integers that are read as floats: such floats are next to nothing, and never whole."""
     if spec.dtype.is_float or spec.dtype.is_fixed_point or not floats.size:
         return
     if not np.array_equal(floats, np.rint(floats)):
@@ -202,7 +202,7 @@ class Results:
 
 
 def make_folder(path: Path) -> Path:
-    """A folder that is there from now on."""
+    """Make a folder, unless it exists."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -235,5 +235,5 @@ def _described(spec: TensorSpec) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Text as YAML holds it, whatever is in it."""
+    """Any text as a YAML string."""
     return json.dumps(text)

@@ -1,4 +1,4 @@
-"""Saved calls, made again on the emulator or on a library; their outputs are held against the saved ones."""
+"""Saved calls, made again on the emulator or on a library; their outputs are compared with the saved ones."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class SavedCalls:
 
     @property
     def count(self) -> int:
-        """Lines that there are."""
+        """The number of lines."""
         return len(self._lines)
 
     def calls(self) -> Iterator[cs.Call]:
@@ -134,14 +134,14 @@ class SavedCalls:
                 yield self._decoded(line)
 
     def array(self, data: cs.StoredArray) -> Array:
-        """An array from the file beside."""
+        """An array from the data file."""
         kind = self._type(data.dtype)
         if math.prod(data.shape) * kind.itemsize != data.nbytes:
             self.refuse(f"has {data.nbytes} bytes for {data.dtype} of shape {data.shape}")
         return np.frombuffer(self.blob(data), kind).reshape(data.shape)
 
     def blob(self, data: cs.StoredArray) -> bytes:
-        """Bytes from the file beside."""
+        """Bytes from the data file."""
         if data.nbytes > _MOST_DATA:
             self.refuse(f"asks for {data.nbytes} bytes; the limit is {_MOST_DATA}")
         with open_file(self._data, most=None, what="the data of saved calls", error=FormatError) as (fd, size):
@@ -202,9 +202,9 @@ _NOT_OF_LIBRARIES = (
 def replay(
     path: Path, library: str | None, tolerance: Tolerance, tell: Tell, packages: Sequence[str] = ()
 ) -> ReplayResult:
-    """Make all calls of a recording again. Raises FormatError, with the line, for what is none.
+    """Make all calls of a recording again. Raises FormatError, with the line, for anything else.
 
-    A recording names op packages, and not where they are: every backend gets ``packages``.
+    A recording names op packages, but not their paths: every backend gets ``packages``.
     """
     saved = SavedCalls(path)
     with ExitStack() as stack:
@@ -217,7 +217,7 @@ def replay(
 
 
 def source_of(path: Path) -> str:
-    """A recording as a C program. Raises FormatError, with the line, for what is none."""
+    """A recording as a C program. Raises FormatError, with the line, for anything else."""
     saved = SavedCalls(path)
     return c_source(saved.calls(), saved.blob)
 
@@ -235,7 +235,7 @@ class _Player:
         self.outcome = ReplayResult()
         self._saved, self._library, self._tolerance, self._stack = saved, library, tolerance, stack
         self._objects: dict[int, Any] = {}
-        # Executions that were made again and whose saved end did not come by yet; and those that are queued.
+        # Executions that were made again and whose saved end was not read yet; and those that are queued.
         self._ran: dict[int, tuple[Graph, dict[str, Array] | QnnError]] = {}
         self._queued: deque[tuple[int, Graph, Execution]] = deque()
         self._ends: dict[int, cs.ExecutionEnded] = {}
@@ -274,7 +274,7 @@ class _Player:
         return result
 
     def _answered(self, call: Any, make: Callable[[], Any]) -> Any:
-        """What a call gives; an answer other than the saved one is noted."""
+        """Make a call and return its result; an answer other than the saved one is noted."""
         try:
             result, status, now = make(), "", "success"
         except QnnError as error:

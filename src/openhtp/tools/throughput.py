@@ -139,7 +139,7 @@ class TestCase:
 
 
 def read_test_case(path: Path) -> TestCase:
-    """Read a configuration; what is wrong is named by its place."""
+    """Read a configuration; errors name the place."""
     data = read_file(path, most=_MOST_BYTES, what="a configuration of threads", error=InvalidArgument)
     try:
         text = data.decode("utf-8-sig")
@@ -293,7 +293,7 @@ class _Places:
         self._contexts: dict[tuple[str, str | None, str, str], Context] = {}
 
     def context(self, thread: Entry, *, fresh: bool = False) -> Context:
-        """The context of a thread; ``fresh`` for one that nobody else has."""
+        """The context of a thread; a ``fresh`` one is shared with no other thread."""
         key = (thread["backend"], thread.get("backendConfig"), thread["context"], thread["model"])
         if not fresh and key in self._contexts:
             return self._contexts[key]
@@ -428,7 +428,7 @@ class _Worker:
         return self._saved[graph.name]
 
     def finish(self) -> None:
-        """Write the last outputs, if those are wanted."""
+        """Write the last outputs, if the configuration asks for them."""
         if self._model.get("saveOutput", "NONE") == "NATIVE_LAST":
             for name, results in self._saved.items():
                 results.add(0, self._last[name])
@@ -455,7 +455,7 @@ class _Check:
         errors: dict[str, float],
         thread: str,
     ) -> None:
-        """Note how far the outputs of a line are off, if that is asked for."""
+        """Note the error of a line's outputs, if the configuration asks for it."""
         if not self._words or _nth(self._words, index, "postProcessor") == "NONE":
             return
         wanted = self._expected_outputs(graph, index, line, outputs)
