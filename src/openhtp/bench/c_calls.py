@@ -32,7 +32,7 @@ _MOST_SECONDS = 300
 _MOST_BYTES = 1 << 30
 _GRAPHS = 4  # of the large binary, of which one is in use
 _MOMENTS = 10
-# What is to be reached.
+# The goals.
 _MOST_QUEUED_US, _MOST_FIRST, _MOST_RESIDENT, _MOST_LATE_MS = 25, 2, 2.0, 100
 
 
@@ -241,13 +241,13 @@ def _piece(
     most_us: float,
     alone_us: float,
 ) -> CallPiece:
-    """A piece is quiet if the loops were quick and the long run that it came into, if any, was not disturbed."""
+    """A piece is quiet if the loops were quick and the long run that it interrupted, if any, was not disturbed."""
     is_long_quiet = long_us <= DISTURBED * alone_us + number
     return CallPiece(what, number, max(before_us, after_us) <= most_us and is_long_quiet)
 
 
 def _numbers_of(pieces: Sequence[CallPiece], what: str) -> list[float]:
-    """Those of quiet pieces; of all, if there is none."""
+    """The values of quiet pieces; of all pieces, if none was quiet."""
     mine = [piece for piece in pieces if piece.what == what]
     return sorted(piece.number for piece in [piece for piece in mine if piece.quiet] or mine)
 

@@ -1,7 +1,7 @@
 """How soon finalizing and creating contexts end when their signal says so, and whether anything is left of them.
 
 Each is begun over and over and stopped at another moment of its usual length: by an abort signal that another
-thread triggers, and by a timeout. What counts is from then until the call is back.
+thread triggers, and by a timeout. The time from then until the call is back counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTEXTS = 4
 
 
 class CallTimes:
-    """When a call was begun and when it was back; what is done before and after is not its."""
+    """When a call began and when it was back, without the work before and after it."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -138,7 +138,7 @@ def _row(device: htp.Device, what: str, kind: str, begin: Begin, usual_s: float,
 
 
 def _stopped(backend: htp.Backend, kind: str, begin: Begin, moment_s: float) -> float | None:
-    """Nanoseconds from the signal until the call is back; None if it had come to its end by then."""
+    """Nanoseconds from the signal until the call is back; None if the call was over before the signal."""
     signal = backend.create_signal() if kind == "abort" else backend.create_signal(max(1, int(moment_s * 1e6)))
     times, over = CallTimes(), threading.Event()
     triggered_ns = 0
@@ -168,7 +168,7 @@ def _stopped(backend: htp.Backend, kind: str, begin: Begin, moment_s: float) -> 
 
 
 def _is_empty(device: htp.Device) -> bool:
-    """Whether nothing is held on the device, once what was under way has been given back."""
+    """Whether the device holds nothing, once everything under way has been given back."""
     until_s = time.monotonic() + _GIVEN_BACK_WITHIN_S
     while time.monotonic() < until_s:
         (session,) = device.info()["sessions"]
@@ -179,7 +179,7 @@ def _is_empty(device: htp.Device) -> bool:
 
 
 def _usual(backend: htp.Backend, begin: Begin) -> float:
-    """Seconds that a call takes which nobody stops."""
+    """Seconds that an undisturbed call takes."""
     times = CallTimes()
     begin(backend.create_signal(), times)
     return (times.back_ns - times.begun_ns) / 1e9

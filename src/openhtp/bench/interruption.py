@@ -121,7 +121,7 @@ def _abort(subject: Subject, after_ms: float) -> _Delay:
     try:
         signal.trigger()
         execution.result()
-    except (htp.Aborted, htp.WrongState):  # it may just have come to its end
+    except (htp.Aborted, htp.WrongState):  # the run may just have ended
         pass
     return _Delay((time.monotonic_ns() - triggered_ns) / 1e6, None)
 
@@ -135,7 +135,7 @@ def _undisturbed(delays: Sequence[Measurement[_Delay]], best_ms: float) -> list[
 
 
 def _precision(model: bytes) -> str:
-    """What most tensors between ops have."""
+    """The encoding of most tensors between ops."""
     specs = [spec for spec in load(model).tensors.values() if spec.kind is TensorKind.NATIVE]
     bits = Counter(
         spec.dtype.bits if spec.dtype.is_fixed_point else 0

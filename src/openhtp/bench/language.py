@@ -1,6 +1,6 @@
 """Language models here: beside a plain ONNX Runtime loop, native beside flat, and urgent graphs during prefill.
 
-The model is as large as that of ``examples/llm/austen``, with random weights: what is computed takes as long.
+The model is as large as that of ``examples/llm/austen``, with random weights, which take as long to compute with.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class _PrefillWait(NamedTuple):
 class LanguageResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench llm`` measured. Times are of the wall clock, ratios medians of the rounds.
 
-    Prefill passes into which an urgent graph came and that took notably longer than they should, pauses not
-    counted, were disturbed by others on the machine; they only count in what is called ``all``. How long the loop
-    was held is also told in CPU time of its thread, which others do not add to.
+    An urgent graph comes into a prefill pass. A pass that then took notably longer than it should, pauses not
+    counted, was disturbed by others on the machine; it only counts in the figures called ``all``. How long the
+    loop was held is also given in CPU time of its thread, to which others do not add.
     """
 
     tokens_per_s: float = 0.0
@@ -158,7 +158,7 @@ def _rates(
 
 
 def _decode_ms(chat: llm.Generator, prompt: list[int]) -> float:
-    """One token, as the client sees it: everything between two of them is in it."""
+    """One token, as the client sees it: with everything between two tokens."""
     chat.reset()
     chat.complete(prompt, max_new=_TOKENS)
     return 1e3 / chat.stats.tokens_per_s

@@ -2,7 +2,7 @@
 
 The binary is made on one device and loaded on another, whose process already runs, as a client finds it. The peer
 is plain ONNX Runtime, making its session from the same QDQ file and from that file as it saves it, optimised. All
-are measured in turns. The time of the first result shows what only defers work to the first inference.
+are measured in turns. The time of the first result reveals a way that only defers work to the first inference.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class LoadTimes(NamedTuple):
 class LoadRow(msgspec.Struct, frozen=True, kw_only=True):
     """One way to get one network ready.
 
-    ``times_onnxruntime`` says how many times sooner than the plain peer, ``time_to_saved_ort`` how much of the
-    time that the peer takes from what it saved itself.
+    ``times_onnxruntime`` says how many times sooner than the plain peer, ``time_to_saved_ort`` which part of the
+    time that the peer takes from its own saved file.
     """
 
     network: str
@@ -140,7 +140,7 @@ def _ways_to_load(
         SAVED: _Way(lambda: _load_in_onnxruntime(saved, feed), saved),
     }
     for way in ways.values():
-        way.piece()  # code is loaded, and memory met, for the first time
+        way.piece()  # code is loaded, and memory touched, for the first time
     return ways
 
 
@@ -294,7 +294,7 @@ BUDGET_MB = 25
 _LAYERS, _WIDTH, _BATCH = 12, 3072, 64
 _SAMPLE_S = 0.001
 BINARY_STEPS = 5
-"""Steps of progress that ``run`` tells."""
+"""Steps of progress that ``run`` reports."""
 
 
 class BinaryFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -451,7 +451,7 @@ def _growth(path: Path) -> int:
 
 
 def _peak_over(path: Path, budget_mb: int) -> int:
-    """Bytes of data that a fresh device has at most, while it loads, above what it keeps.
+    """Bytes of data by which a fresh device, while it loads, exceeds what it keeps, at most.
 
     The kernel's own peak would count code as well, which a device has in memory only while it loads.
     """
@@ -478,7 +478,7 @@ def _peak_over(path: Path, budget_mb: int) -> int:
 
 
 def warm(device: htp.Device) -> None:
-    """Let the device load what it loads once."""
+    """Let the device load the code that it loads only once."""
     with device.create_context() as context:
         import_network(context, quantized_network("small_cnn"), "warm")
         binary = context.get_binary()

@@ -1,6 +1,6 @@
 """Whole quantized networks: the emulator, plain ONNX Runtime on the same file, and the vendor's simulator.
 
-All of them compute with one thread and are measured in turns. Each is also held against the float network, so
+All of them compute with one thread and are measured in turns. Each is also compared with the float network, so
 that nobody buys speed with wrong results.
 """
 
@@ -102,7 +102,7 @@ class _NetworkRace:
         for name, context in self._contexts.items():
             self._infer[name] = _on_device(import_network(context, model, "network"), feed)
         wanted = _on_onnxruntime(plain, feed)()
-        # The first inference warms a runtime up, and is the one that is held against the float network.
+        # The first inference warms a runtime up; its result is compared with the float network's.
         self._sqnr = {name: closeness(wanted, infer()).sqnr_db for name, infer in self._infer.items()}
         self._calls = {name: _calls_per_piece(infer) for name, infer in self._infer.items()}
         self._times: dict[str, list[Measurement[float]]] = {name: [] for name in self._infer}
@@ -111,7 +111,7 @@ class _NetworkRace:
         """One piece of each, so that a slow minute hits them alike."""
         for name, infer in self._infer.items():
             calls = self._calls[name]
-            # The simulator takes seconds: what disturbs it is too short to matter, and no reason to run it again.
+            # The simulator takes seconds: a disturbance is too short to matter, and no reason to run it again.
             tries = 1 if name == VENDOR else 3
             self._times[name].append(quiet.measure(lambda i=infer, c=calls: _piece_ms(i, c), tries=tries))  # type: ignore[misc]
 

@@ -49,7 +49,7 @@ def run(
 
 
 def _load(backend: htp.Backend, model: bytes, config: BackendConfig | None) -> list[Subject]:
-    """The network twice, each with half of what the chip has, so that both may run at once."""
+    """The network twice, each with half of the chip, so that both may run at once."""
     device = backend.create_device(soc=_SOC.name, parallel_graphs=True, config=config)
     context = device.create_context()
     half = {"vtcm_bytes": _SOC.vtcm_bytes // 2, "hvx_threads": _SOC.hvx // 2}

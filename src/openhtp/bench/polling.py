@@ -16,7 +16,7 @@ from openhtp.bench.subjects import Arrays, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.hw.power import MAX_RPC_POLLING_US
 
-# Calls of one measured piece, and what lies between two of them in the second kind of piece.
+# Calls of one measured piece, and the pause between two of them in the second kind of piece.
 _CALLS = 200
 _PAUSE_S = 0.001
 _SPACED_CALLS = 40

@@ -38,9 +38,9 @@ class PreemptResult(msgspec.Struct, kw_only=True):
 
     The long run that an urgent one came into is the probe of the machine: if it took notably longer than it
     should, pauses not counted, the processor was taken away and the wait says nothing about pre-emption. Such
-    samples are left out, except in what is called ``all``. The latency and the cost of yield points compare the
-    best of many runs in several pairs of processes, of which the median counts. The longest step is the one that
-    is so in the median of runs that nobody comes into.
+    samples are left out, except in the figures called ``all``. The latency and the cost of yield points compare
+    the best of many runs in several pairs of processes, of which the median counts. The longest step is the
+    median over undisturbed runs.
     """
 
     network: str
@@ -60,7 +60,7 @@ class PreemptResult(msgspec.Struct, kw_only=True):
 
 
 class UrgentWait(NamedTuple):
-    """One urgent execution: how long it waited, how long the long run took, and how often that made way."""
+    """One urgent execution: how long it waited, how long the long run took, and how often that run made way."""
 
     wait_ms: float
     run_ms: float
@@ -207,7 +207,7 @@ class UrgentRow(msgspec.Struct, frozen=True):
 
 
 def urgent_row(what: str, undisturbed_us: Sequence[float], every_us: Sequence[float], long_us: float) -> UrgentRow:
-    """A row of times of undisturbed samples, of which there may be none, and of all."""
+    """Make a row from times of undisturbed samples, if there are any, and of all samples."""
     believed = sorted(undisturbed_us or every_us)
     median, p99_us = believed[len(believed) // 2], p99(believed)
     disturbed = len(every_us) - len(undisturbed_us)
@@ -216,7 +216,7 @@ def urgent_row(what: str, undisturbed_us: Sequence[float], every_us: Sequence[fl
 
 
 def urgent_goals(rows: Iterable[UrgentRow]) -> list[MeasuredGoal]:
-    """What a more urgent graph is to reach, and what it did."""
+    """The goals for a more urgent graph, and the figures that were reached."""
     return [
         MeasuredGoal(
             f"p99 of an urgent graph: {row.what}",

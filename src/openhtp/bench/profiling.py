@@ -29,7 +29,7 @@ class LevelCost(msgspec.Struct, kw_only=True):
 
 
 class ProfilingResult(msgspec.Struct, kw_only=True):
-    """All levels. ``read_us`` is what asking for the events takes, once the graph is known."""
+    """All levels. ``read_us`` is how long it takes to ask for the events, once the graph is known."""
 
     network: str
     rounds: int

@@ -31,7 +31,7 @@ _MOST_SECONDS_BESIDE = 30.0
 _FLOAT_OPTIONS = {"soc_model": "57", "enable_htp_fp16_precision": "1"}
 OPERATIONS = ("u8", "qdq", "float")
 _ONE = "one operation"
-# What is to be reached with one operation.
+# The goal for one operation.
 _MOST_ONE_US, _MOST_RATIO = 20, 0.5
 SHAPE = (1, 8, 2, 2)
 
@@ -56,7 +56,7 @@ class ProviderResult(QuietResult, kw_only=True):
     vendor_installed: bool = False
 
     def goals(self) -> list[MeasuredGoal]:
-        """What was to be reached, and what was."""
+        """The goals, and the figures that were reached."""
         short = [row for row in self.rows if row.model.startswith(_ONE)]
         return [
             *(MeasuredGoal(f"session.run, {row.model}", "us", row.openhtp_us, _MOST_ONE_US) for row in short),
@@ -229,7 +229,7 @@ def _run_ns(session: Any, feeds: Any) -> int:
 def _beside(
     slow: Any, long_feeds: Any, quick: Any, urgent_feeds: Any, samples: int, alone_ns: float
 ) -> tuple[list[SpanNs], list[SpanNs]]:
-    """Run one model all the time, and another now and then; tells when each of them ran."""
+    """Run one model all the time, and another now and then; return when each of them ran."""
     clock, dice, goes_on = time.perf_counter_ns, random.Random(1), [True]
     long_runs: list[SpanNs] = []
     urgent_runs: list[SpanNs] = []
@@ -264,7 +264,7 @@ class _Usual(NamedTuple):
     urgent: float
 
     def is_disturbed(self, urgent: SpanNs, long_runs: list[SpanNs], urgent_runs: list[SpanNs]) -> bool:
-        """Whether a long run into which an urgent one came took longer than the urgent ones in it explain."""
+        """Whether a long run took longer than the urgent runs within it explain."""
         for run in long_runs:
             if run.begin < urgent.end and urgent.begin < run.end:
                 inside = sum(run.begin < span.end and span.begin < run.end for span in urgent_runs)

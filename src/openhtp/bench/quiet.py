@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class MeasuredGoal(msgspec.Struct, frozen=True):
-    """A number that is to be no larger than ``most``, in the same unit."""
+    """A number that should not exceed ``most``, in the same unit."""
 
     what: str
     unit: str
@@ -51,7 +51,7 @@ class MeasuredGoal(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """The measured part of what is allowed; above 1 the goal is missed."""
+        """The measured number as a part of the allowed one; above 1 the goal is missed."""
         return self.measured / self.most
 
 
@@ -63,7 +63,7 @@ class QuietResult(msgspec.Struct, kw_only=True):
 
 
 class Quiet:
-    """A gate for measurements. ``kept`` and ``dropped`` tell how it went."""
+    """A gate for measurements. ``kept`` and ``dropped`` count quiet and disturbed pieces."""
 
     def __init__(self) -> None:
         self._best = 0.0

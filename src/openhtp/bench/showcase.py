@@ -1,4 +1,4 @@
-"""A camera's network on one device: alone, beside two others that ask as loudly, and with a higher priority."""
+"""A camera's network on one device: alone, beside two others of equal priority, and with a higher priority."""
 
 from __future__ import annotations
 

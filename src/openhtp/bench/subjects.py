@@ -40,7 +40,7 @@ class Subject:
 
 
 def trivial_graph(context: htp.Context) -> htp.Graph:
-    """The least that a graph can do: the float Relu that other runtimes get too (``queueing.compare_peers``)."""
+    """The smallest graph: the float Relu that other runtimes get too (``queueing.compare_peers``)."""
     graph = context.create_graph("trivial")
     x = graph.add_tensor("x", (1, 8), "float32", kind="app_write")
     y = graph.add_tensor("y", (1, 8), "float32", kind="app_read")
