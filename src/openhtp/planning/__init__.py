@@ -8,7 +8,7 @@
 40
 
 Knows scenarios, sources of requests and what to say about the outcome; the scheduling itself is ``sched``,
-the very code that runs live, and what happened is told by ``records``. Start at ``simulate.py``; ``scenario.py``
+the very code that runs live, and ``records`` keeps what happened. Start at ``simulate.py``; ``scenario.py``
 is the data, ``parsing.py`` the file; ``live.py`` runs a scenario on a device process instead, beside its plan.
 ``native.py`` has the C core, which plays the same rules where no record is kept.
 """
@@ -59,8 +59,8 @@ def plan(
         detail: keep who held what when; needed for pictures, traces and the JSON format. Leave it out for
             long scenarios of which only the table matters.
         window: keep detail only between these two times, in the scenario's unit.
-        model_time: how long a model file takes, for scenarios with ``model:``; by default the cost model tells.
-        progress: told from time to time which part of the scenario's duration, 0 to 1, is behind.
+        model_time: how long a model file takes, for scenarios with ``model:``; by default, the cost model's time.
+        progress: called from time to time with the part of the scenario's duration, 0 to 1, that is done.
 
     Raises:
         BadScenario: the scenario is wrong; the message names the place.

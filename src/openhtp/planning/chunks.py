@@ -12,7 +12,7 @@ from openhtp.cost.llm import estimate_llm
 from openhtp.planning import plan
 from openhtp.planning.models import CHUNKS
 
-# What a platform does with a more urgent graph: on Windows it waits for the run, elsewhere for the step.
+# A more urgent graph waits for the end of the run on Windows, and for the end of the step elsewhere.
 PLATFORMS = {"waits": "windows", "pre-empts": "linux"}
 _SECONDS = 20
 _MOST_PARTS = 64
@@ -20,7 +20,7 @@ _MOST_PARTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What both see on one kind of platform, modelled; times in milliseconds."""
+    """The figures of both clients on one kind of platform, modelled; times in milliseconds."""
 
     missed: int
     frames: int
@@ -31,7 +31,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRow:
-    """One way to cut passes: tokens and parts, how long the longest run is, and what comes of it by platform."""
+    """One way to cut passes: tokens and parts, the length of the longest run, and the figures by platform."""
 
     chunk: int
     parts: int

@@ -38,7 +38,7 @@ CLIENT = (
 )
 TENSORS = ("registered", "raw")
 PROFILING = ("off", "basic", "detailed", "linting", "optrace")
-"""The levels behind the second one take the gain of a queue away."""
+"""Levels of profiling; those after the second one cancel the gain of a queue."""
 VOTES = ("core", "bus", "hmx")
 LLM_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 LLM = ("preset", *LLM_SHAPE, "precision", "context", "prompt", "generate", "chunk", "parts")
@@ -72,7 +72,7 @@ class NumberRange:
         return "a whole number" if self.whole else "a number"
 
     def read(self, value: object) -> float:
-        """Accept numbers within the bounds; where it is to be whole, 2.0 is 2."""
+        """Accept numbers within the bounds; where whole numbers are expected, 2.0 is 2."""
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise RefusedValue("a number")
         if not value and self.lowest > 0:
@@ -99,7 +99,7 @@ _MOST_VTCM = 1 * GIB
 _MOST_CORES = 64
 
 RANGES: dict[str, NumberRange] = {
-    # the device, and what a client takes of it
+    # the device, and the part of it that a client takes
     "cores": NumberRange("cores", 1, _MOST_CORES),
     "core": NumberRange("number of a core", 0, _MOST_CORES - 1),
     "hmx": NumberRange("units", 0, 64),
@@ -155,9 +155,9 @@ FROZEN = NumberRange("", -1e38, 1e38, whole=False)
 
 MAX_CLIENTS = 10_000
 MAX_REQUESTS = 10_000_000
-"""Of all sources together, as far as it can be told beforehand."""
+"""Requests of all sources together, as far as they can be counted beforehand."""
 MAX_DETAILED = 1_000_000
-"""Requests of a plan that keeps what every job held, and when."""
+"""Requests of a plan that records what every job held, and when."""
 
 
 def in_words(bounds: NumberRange) -> tuple[str, str]:

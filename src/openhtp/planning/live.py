@@ -192,7 +192,7 @@ class LiveStage(ExitStack):
         self._heap: list[tuple[int, int, Caller]] = []
         self._order = itertools.count()
         self._works: dict[int, tuple[Pace, PlannedRequest]] = {}
-        # None: nothing more is to be asked for.
+        # None: no more requests.
         self._done: queue.SimpleQueue[tuple[PlannedRequest, int] | None] = queue.SimpleQueue()
         self._under_way = 0
         self._begin_ns = 0
@@ -253,7 +253,7 @@ class LiveStage(ExitStack):
             traffic.finished(*ended)
 
     def stop(self) -> None:
-        """Ask for nothing more; ``play`` returns when what is under way has ended. Any thread may call it."""
+        """Ask for nothing more; ``play`` returns when all runs under way have ended. Any thread may call it."""
         self._done.put(None)
 
     def _submit_due(self) -> None:

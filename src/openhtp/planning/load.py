@@ -1,4 +1,4 @@
-"""How much of the time the clients of a scenario ask for, and who never gets any."""
+"""How much of the time the clients of a scenario ask for, and which clients starve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CoreOverload:
 
     @property
     def total(self) -> float:
-        """What they ask for together."""
+        """The share that all of them ask for together."""
         return sum(self.shares.values())
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class CoreOverload:
 
 
 def loads_of(scenario: Scenario) -> list[float]:
-    """The share of all time that each client asks for. A closed loop asks for what is left, which counts as 0."""
+    """The share of all time that each client asks for. A closed loop takes what is left, which counts as 0."""
     horizon = _horizon_ns(scenario)
     amounts: dict[int, float] = {}
     loads = [0.0] * len(scenario.clients)

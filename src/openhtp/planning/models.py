@@ -34,7 +34,7 @@ _Kind = TypeVar("_Kind")
 
 
 def read_choice(fields: WrittenFields, default: ModelChoice | None = None) -> ModelChoice | None:
-    """The model that a mapping of the scenario names, or None; what it leaves out is as in ``default``."""
+    """The model that a mapping of the scenario names, or None; ``default`` fills in missing keys."""
     model_keys = [key for key in keys.MODEL if key in fields]
     if not model_keys:
         return default
@@ -79,7 +79,7 @@ _Timed = tuple[ModelChoice, str, Ballot]
 class ModelCache:
     """Programs of models, and their runs with notes; shared by any number of scenarios.
 
-    ``sources`` has the files that do not lie on this machine, by where they would.
+    ``sources`` has the files that are not on this machine, by the paths where they would be.
     """
 
     def __init__(self, sources: Mapping[str, bytes] | None = None) -> None:
@@ -89,7 +89,7 @@ class ModelCache:
 
 
 class Models:
-    """Times the models of one scenario, by the cost model or by what the caller gave instead of it."""
+    """Times the models of one scenario, by the cost model or by the caller's function."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Models:
         cache: ModelCache | None = None,
         voting: Sequence[Ballot] = (),
     ) -> None:
-        """``voting`` tells who votes on the clocks of each core."""
+        """``voting`` has the ballot for each core."""
         self._folder = folder
         self.soc = soc
         self._model_time = model_time
@@ -109,11 +109,11 @@ class Models:
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say about the times, model by model."""
+        """Notes about the times, model by model."""
         return [note for notes in self._notes.values() for note in notes]
 
     def run(self, choice: ModelChoice, at: WrittenValue, core: int) -> ModelRun:
-        """The run of a model on a core; a complaint names the place in the scenario."""
+        """The run of a model on a core; errors name the place in the scenario."""
         if self.soc is None:
             at.fail("a 'model' takes its time on a SoC: give 'soc' in 'device', or 'run' instead of 'model'")
         ballot = self._voting[core] if core < len(self._voting) else Ballot()
@@ -162,7 +162,7 @@ class Models:
 
 
 def _in_a_scenario(error: QnnError | OSError) -> str:
-    """What is wrong with a model, and the key that would help; not the argument or option of other doors."""
+    """The problem of a model, with the key that would help instead of an argument or an option of a command."""
     if not isinstance(error, QnnError):
         return str(error)
     sizes = error.where.get("open sizes")
@@ -185,7 +185,7 @@ def model_place(model: str, folder: Path) -> str:
 # ``llm:`` in a scenario: a conversation is a prompt in chunks, then token after token, each a run of its own.
 
 
-# What ``chunk: auto`` chooses from: tokens of a prefill pass, and parts that a pass is split into.
+# The choices of ``chunk: auto``: tokens of a prefill pass, and parts that a pass is split into.
 CHUNKS = (128, 64, 32)
 PARTS = (1, 2, 3, 4, 6, 8)
 

@@ -176,7 +176,7 @@ class CorePlan:
         return events.value, end_ns.value
 
     def figures(self, client: int) -> dict[str, Any]:
-        """What one client saw, by the names of ``ClientFigures``."""
+        """The figures of one client, by the names of ``ClientFigures``."""
         figures = self._core.figures(self._plan, client).contents
         seen = {name: getattr(figures, name) for name in _FIGURES}
         seen["worst_job"] = seen["worst_job"] or None

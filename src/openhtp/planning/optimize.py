@@ -127,7 +127,7 @@ def _shortly(on_chip: OnChip) -> OnChip:
 
 
 def _score(run: PlanRun) -> tuple[float, int, int]:
-    """The largest share of its deadlines that a client misses, then all misses, then how late the worst are."""
+    """The largest share of deadlines that a client misses, then all misses, then how late the worst runs are."""
     pairs = list(zip(run.scenario.clients, run.clients, strict=True))
     shares = (figures.missed / max(1, len(figures.latencies_ns) + figures.not_done) for _, figures in pairs)
     late = (figures.worst_ns - client.deadline_ns for client, figures in pairs if client.deadline_ns is not None)
@@ -210,7 +210,7 @@ def _bottom_up(scenario: Scenario) -> tuple[Priority, ...] | None:
 
 
 def _changes(before: Scenario, after: Scenario) -> tuple[str, ...]:
-    """What to set, in words."""
+    """The settings to change, in words."""
     words: list[str] = []
     if before.policy != after.policy:
         window = f", window {after.in_unit(after.policy.window_ns)}" if isinstance(after.policy, Fair) else ""
@@ -289,7 +289,7 @@ def _alone_at_the_top(scenario: Scenario, number: int) -> str | None:
 
 
 def worst_run(run: PlanRun, number: int) -> str:
-    """What a client's slowest run waited for."""
+    """Say what a client's slowest run waited for."""
     scenario = run.scenario
     figures = run.clients[number]
     if figures.worst_job is None:

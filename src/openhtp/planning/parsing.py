@@ -124,7 +124,7 @@ def _with_talks(
 
 
 class _Times:
-    """Reads times in the scenario's unit as nanoseconds."""
+    """Reads times, given in the scenario's unit, as nanoseconds."""
 
     def __init__(self, unit_ns: int) -> None:
         self._unit_ns = unit_ns
@@ -440,7 +440,7 @@ def verify_amount(scenario: Scenario, events: WrittenValue, places: list[Written
 
 
 def expected_requests(scenario: Scenario) -> list[int]:
-    """An upper estimate for each source; beyond what is planned it only says so.
+    """An upper estimate for each source; above the limit of a plan, only that it is above.
 
     Followers multiply: a client that follows twice a client that follows twice makes four requests.
 

@@ -131,7 +131,7 @@ _Edit = tuple[int, int, str]
 
 
 def rewritten(text: str, before: Scenario, after: Scenario) -> str:
-    """The text of ``before`` changed so that it says what ``after`` does. Raises BadScenario if it cannot be."""
+    """The text of ``before``, changed to say what ``after`` says. Raises BadScenario if that is not possible."""
     top: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # a mapping: the text has been read as a scenario before
     wanted = yaml.safe_load(text)
     edits: list[_Edit] = []
@@ -173,7 +173,7 @@ def _edit_of(text: str, mapping: Any, key: str, value: Any, *, beside: str | Non
     for name, node in mapping.value:
         if name.value == key:
             start = node.start_mark.index
-            # What stands in lines of its own ends where the next thing begins.
+            # A value on lines of its own ends where the next key begins.
             return start, start + len(text[start : node.end_mark.index].rstrip()), words
     entry = f"{json.dumps(key) if quoted else key}: {words}"
     if mapping.flow_style:

@@ -1,4 +1,4 @@
-"""What would make a scenario fit for which no setting does: drop a client, ask less often, take another chip.
+"""What would make a scenario fit if no setting does: drop a client, ask less often, take another chip.
 
 Whatever is proposed was tried: with it, some setting holds all deadlines and starves nobody.
 """

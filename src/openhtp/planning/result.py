@@ -1,4 +1,4 @@
-"""What plans say: the table, the fixed JSON format, and the marks that all pictures are drawn from."""
+"""The results of plans: the table, the fixed JSON format, and the marks from which all pictures are drawn."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class PlanResult:
 
     @property
     def verdict(self) -> str:
-        """Whether all deadlines hold, in a line: which client comes nearest to its own, or who misses how many."""
+        """Whether all deadlines hold, in a line: the client nearest to its deadline, or those that miss theirs."""
         rows = {name: row for name, row in self.clients.items() if row.deadline is not None}
         if not rows:
             return "no client has a deadline"

@@ -1,4 +1,4 @@
-"""A scenario: a device, its clients, and when they ask for what. Plain frozen data; times in nanoseconds."""
+"""A scenario: a device, its clients, and their requests. Plain frozen data; times in nanoseconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Talk:
-    """What one request of a language model is: runs that read the prompt, then runs that write ``tokens``."""
+    """One request of a language model: runs that read the prompt, then runs that write ``tokens``."""
 
     prompt_runs: int
     prompt_ns: int
@@ -68,7 +68,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
-    """One client: what it takes, how urgent it is, and what its runs are like."""
+    """One client: the part of the device that it takes, its priority, and the shape of its runs."""
 
     name: str
     kind: ClientKind = ClientKind.GRAPH
@@ -87,7 +87,7 @@ class ClientSpec:
     talk: Talk | None = None
     size_bytes: int = 0
     load_ns: int | None = None
-    # What it votes for: by what is done for it, or all the time.
+    # Its votes: while work is done for it, or all the time.
     perf_profile: str | None = None
     votes: StandingVote | None = None
     # Why queued executions gain nothing over synchronous ones, if they do not.
@@ -141,7 +141,7 @@ class Scenario:
     duration_ns: int | None = None
     soc: str | None = None
     switching: tuple[Switched, ...] = ()
-    # Of the device itself: it always stands.
+    # The device's own profile: it always stands.
     perf_profile: str | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -193,7 +193,7 @@ class Scenario:
         ]
 
     def ends_ns(self, source: RequestSource) -> int | None:
-        """When a source asks no more; None if its count alone ends it."""
+        """When a source stops asking; None if its count alone ends it."""
         return min((end for end in (source.until_ns, self.duration_ns) if end is not None), default=None)
 
     def load_ns(self, client: ClientSpec) -> int:
@@ -230,7 +230,7 @@ class Scenario:
 
     @property
     def tracks(self) -> dict[int, Track]:
-        """Its clients as a trace knows them; they are numbered in order."""
+        """The clients as a trace knows them; they are numbered in order."""
         return {
             number: Track(
                 name=client.name,
@@ -244,7 +244,7 @@ class Scenario:
 
     @property
     def units(self) -> Units:
-        """Its device as a trace knows it."""
+        """The device as a trace knows it."""
         has = self.device
         return Units(cores=has.cores, hmx=has.hmx, hvx=has.hvx, vtcm_bytes=has.vtcm_bytes)
 

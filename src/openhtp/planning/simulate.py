@@ -1,4 +1,4 @@
-"""Run a scenario on the virtual clock and count what the clients would see. Everything here is modelled."""
+"""Run a scenario on the virtual clock and count the clients' figures. Everything here is modelled."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PlanRun:
 
 
 class _Tally:
-    """Counts what ended, and tells the traffic."""
+    """Counts the runs that ended, and notifies the traffic."""
 
     def __init__(self, run: PlanRun) -> None:
         self.run = run
@@ -145,7 +145,7 @@ def simulate(
     keep_log: bool = False,
     progress: Progress | None = None,
 ) -> PlanRun:
-    """Run the scenario to its end: sources stop at its duration, and what was asked for is finished.
+    """Run the scenario to its end: sources stop at its duration, and requests made before are finished.
 
     ``phases`` gets a record of everything that happens. Without it and the log, the C core plays what it can.
     """

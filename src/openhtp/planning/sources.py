@@ -37,7 +37,7 @@ class _Client:
 
 
 class _Running:
-    """One source under way. ``fire`` and ``ask`` are what the loop calls; made once, as they are called often."""
+    """One source under way. The loop calls ``fire`` and ``ask``; they are made once, as they are called often."""
 
     __slots__ = (
         "ask",
@@ -127,7 +127,7 @@ class PlannedRequest(Struct, eq=False, gc=False):
 
     @property
     def reads_last(self) -> bool:
-        """Whether the first token comes of this run."""
+        """Whether this run gives the first token."""
         talk = self.source.talk
         return talk is not None and self.run == talk.prompt_runs - 1
 
@@ -153,7 +153,7 @@ class Traffic:
         boards: Mapping[int, Board] | None = None,
         clockwork: Clockwork | None = None,
     ) -> None:
-        """``boards`` are those of clients that are switched, by client; ``clockwork`` is there if clients vote."""
+        """``boards`` has the board of each client that is switched; ``clockwork`` is given if clients vote."""
         self._loop = loop
         self._clockwork = clockwork
         self._boards = boards or {}
@@ -260,13 +260,13 @@ class Traffic:
 
 
 def _priced(scenario: Scenario, client: ClientSpec, source: RequestSource, work: Pace) -> PaceAt:
-    """How a run of a model goes at clocks that votes can come to; a time that was given is the same at all."""
+    """How a run of a model goes at the clocks that votes can lead to; a given time is the same at all clocks."""
     known = {clocks: scenario.work_for(client, time_ns) for clocks, time_ns in source.times}
     return lambda clocks: known.get(clocks, work)
 
 
 def _scaled(scenario: Scenario, client: ClientSpec, run_ns: int, speed: Callable[[Clocks], float]) -> PaceAt:
-    """How a run goes that one unit decides."""
+    """How a run goes whose time depends on one unit."""
 
     @functools.cache
     def pace_at(clocks: Clocks) -> Pace:

@@ -40,7 +40,7 @@ def read_votes(fields: WrittenFields, soc: SocSpec | None) -> StandingVote | Non
     if value is None:
         return None
     if "perf_profile" in fields:
-        value.fail("give 'perf_profile' or 'votes', not both: a vote of one's own ends a profile")
+        value.fail("give 'perf_profile' or 'votes', not both: a client's own vote ends a profile")
     inner = value.fields(keys.VOTES)
     corners = {clock: inner[clock].choice(*CORNERS) for clock in ("core", "bus") if clock in inner}
     try:
@@ -72,7 +72,7 @@ class Ballot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody votes, so that times are those that were published: of burst mode."""
+        """Whether nobody votes, so that times are those of burst mode, as published."""
         return not self.profiles and not self.standing and self.always is None
 
     @property
@@ -82,7 +82,7 @@ class Ballot:
 
     @property
     def possible(self) -> tuple[Clocks, ...]:
-        """All clocks that can come of it as votes rise and fall; the fastest first."""
+        """All clocks that these votes can lead to as they rise and fall; the fastest first."""
         if self.is_empty:
             return (FULL,)
         fixed = [*self.standing, *([] if self.always is None else [PERF_PROFILES[self.always].busy])]
@@ -92,7 +92,7 @@ class Ballot:
 
     @property
     def words(self) -> str:
-        """Whose clocks the fastest are, for notes; nothing in burst mode."""
+        """The origin of the fastest clocks, for notes; nothing in burst mode."""
         if self.busiest == FULL:
             return ""
         named = [name for name in (self.always, *self.profiles) if name is not None]
@@ -173,7 +173,7 @@ class Clockwork:
             self._rest(number, 0)
 
     def asked(self, client: int, job: int, pace_at: PaceAt, now: int) -> Pace:
-        """A client asks for a run: how it will go, as things stand."""
+        """A client asks for a run; return how it will go at the present clocks."""
         core = self._cores[client]
         jobs = self._jobs[core]
         wake_ns = self._power.power_up_ns(core, now, in_use=bool(jobs)) - WARM_NS
@@ -204,7 +204,7 @@ class Clockwork:
         return None
 
     def _changed(self, changed: ClocksChanged) -> None:
-        """What is under way on a core goes on at its new clocks."""
+        """Runs under way on a core go on at its new clocks."""
         self._record(changed)
         clocks = self._power.clocks(changed.core, changed.t)
         for job, entry in self._jobs[changed.core].items():
