@@ -1,6 +1,6 @@
 """Every operation the HTP knows, one module per op or close family.
 
-Knows tensor specs, parameters and arrays: what an op is called, what it accepts, the shape of what it gives, how
+Knows tensor specs, parameters and arrays: an op's name, the inputs that it accepts, the shapes of its results, how
 it is computed, how much work it is and of which kind, how it may be cut. Must not know graphs, programs, devices
 or time. Start at ``_opdef.py``, then ``relu.py`` for a short op and ``conv.py`` for a long one. docs/add-an-op.md
 walks through adding one.
@@ -74,7 +74,7 @@ def op_of(node: NamedOp) -> OpDef:
 
 
 def require_package(name: str) -> OpPackage:
-    """A registered package of one's own. Raises UnsupportedOp with the known ones."""
+    """A user's registered package. Raises UnsupportedOp with the known ones."""
     package = find_package(name)
     if package is None:
         known = ", ".join(map(repr, (PACKAGE, *package_names())))

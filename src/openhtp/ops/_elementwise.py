@@ -1,4 +1,4 @@
-"""What elementwise ops share: their shape, truth, and families whose parameter ``operation`` names a member."""
+"""Common parts of elementwise ops: shapes, truth, and families whose parameter ``operation`` names a member."""
 
 from __future__ import annotations
 

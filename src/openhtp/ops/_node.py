@@ -1,4 +1,4 @@
-"""What the functions of an op are given: the checked node and, to lower it, an emitter of ONNX nodes.
+"""The arguments of an op's functions: the checked node and, to lower it, an emitter of ONNX nodes.
 
 Ops never import ``onnx``. They ask the emitter for the *value* of an input and get the name of real numbers (or of
 plain integers, for integer ports), build on it with ``node``, and ``put`` the result. The engine adds
@@ -31,8 +31,8 @@ class Node:
     """An op call with defaults filled in.
 
     ``params`` holds Python numbers for scalar parameters and numpy arrays for tensor parameters.
-    ``statics`` holds the stored data of static inputs by tensor name, where it was known. ``op`` of a package of
-    one's own has the package before it (``my.ops::Relu``), so that it is never taken for the HTP's own.
+    ``statics`` holds the stored data of static inputs by tensor name, where it was known. ``op`` of a user's
+    package has the package before it (``my.ops::Relu``), so that it is never taken for the HTP's own.
     """
 
     op: str

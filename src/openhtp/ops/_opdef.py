@@ -1,4 +1,4 @@
-"""What an op is: the record that each op file fills in."""
+"""The definition of an op: the record that each op file fills in."""
 
 from __future__ import annotations
 

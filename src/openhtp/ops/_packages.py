@@ -1,4 +1,4 @@
-"""Op packages of a user's own: operators written in Python, and the packages that this process knows.
+"""Op packages of users: operators written in Python, and the packages that this process knows.
 
 An ``Operator`` becomes an ``OpDef``, so everything that checks, prices and plans ops treats it like any other.
 Nothing here trusts the user's functions: whatever they raise or return becomes an error that names the operator.
@@ -44,7 +44,7 @@ Compute = Callable[[Node, Arrays], Results]
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator of one's own. All functions get the checked node: its tensors' specs and its parameters.
+    """A user's operator. All functions get the checked node: its tensors' specs and its parameters.
 
     * ``infer`` gives the shapes of the outputs; None takes them as the graph declares them.
     * ``compute`` gives the results for arrays of real numbers (float32), or of integers where a tensor has plain
@@ -86,7 +86,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class OwnOp:
-    """What computes an operator of a package: the engine calls ``compute`` with arrays and checks its results."""
+    """Computes an operator of a package: the engine calls ``compute`` with arrays and checks its results."""
 
     package: str
     operator: Operator
@@ -97,7 +97,7 @@ class OwnOp:
         return f"{self.package}::{self.operator.name}"
 
     def function(self, node: Node) -> Compute:
-        """What computes a node."""
+        """The function that computes a node."""
         operator = self.operator
         if operator.prepare is not None:
             prepare = operator.prepare
@@ -367,5 +367,5 @@ def find_package(name: str) -> OpPackage | None:
 
 
 def package_names() -> tuple[str, ...]:
-    """Names of the packages of one's own that are registered."""
+    """Names of the users' packages that are registered."""
     return tuple(sorted(_known.packages))

@@ -1,7 +1,7 @@
-"""Which output axes of an op may be computed piece by piece, and what of its inputs a piece reads.
+"""Which output axes of an op may be computed piece by piece, and which part of its inputs a piece reads.
 
-The op states the fact; where to cut is the compiler's choice. ``tests/ops/test_tiles.py`` holds every rule to its
-word: the pieces of the reference, put together, are the whole.
+The op states the fact; where to cut is the compiler's choice. ``tests/ops/test_tiles.py`` tests every
+rule: the pieces of the reference, put together, are the whole.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PAD = Param("pad_amount", rank=2, mandatory=True)
 
 @dataclass(frozen=True, slots=True)
 class AxisWindow:
-    """One axis of a window: how far apart, how wide, and what is put around the input."""
+    """One axis of a window: its stride, its width, and the padding around the input."""
 
     kernel: int
     stride: int

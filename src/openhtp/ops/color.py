@@ -18,7 +18,7 @@ from openhtp.ops._node import Arrays, Emitter, Node, Results, Shapes, move
 from openhtp.ops._opdef import Constraint, OpDef, Param, Sample, rows, vector_work
 from openhtp.ops._shapes import expect_rank, refuse
 
-# How much of U and V each colour takes, beside all of Y.
+# How much of U and V each colour takes, besides all of Y.
 _FROM_U_V = np.array([[0.0, 1.403], [-0.344, -0.714], [1.773, 0.0]])
 _MIDDLE = 128.0
 

@@ -85,7 +85,7 @@ def with_zero_row(e: Emitter, name: str, shape: Sequence[int], dtype: npt.DTypeL
 
 @dataclass(frozen=True, slots=True)
 class Detections(Generic[T]):
-    """What fills the slots of one image: the number of a box, its score and its class.
+    """The slots of one image: the number of a box, its score and its class.
 
     An empty slot has the number behind the last box. Fields are arrays in a reference and names of values in a
     lowering. ``count`` is the number of detections.

@@ -45,7 +45,7 @@ def is_relu(node: Node) -> bool:
 
 
 def is_always_folded(node: Node) -> bool:
-    """Whether a clamp is one that a convolution before it takes in whatever the encodings are."""
+    """Whether a convolution can take in the clamp that follows it, whatever the encodings."""
     return is_relu(node) or (clamp_bounds(node) is not None and node.op not in ("Relu1", "Relu6"))
 
 

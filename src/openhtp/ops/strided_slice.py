@@ -14,7 +14,7 @@ from openhtp.ops._shapes import refuse
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What happens on one input axis: which indices are taken, and whether the axis is dropped."""
+    """The cut of one input axis: which indices are taken, and whether the axis is dropped."""
 
     begin: int
     end: int
