@@ -33,7 +33,7 @@ class BackendHeld(HandleEntry):
     def __init__(self) -> None:
         super().__init__()
         self.backend = ClientBackend()
-        # What was made with it on devices that belong to no backend.
+        # Entries that were made with it on devices that belong to no backend.
         self.contexts: set[Any] = set()
 
 
@@ -58,13 +58,13 @@ def backend_create(log: int, config: int, out: int) -> None:
 
 @answers("backendSetConfig")
 def backend_set_config(backend: int, config: int) -> None:
-    """The same options, later."""
+    """Take the same options, later."""
     handles.find(BackendHeld, backend)
     _take_options(config)
 
 
 def _take_options(config: int) -> None:
-    """Warn of options without effect; refuse options that do not exist."""
+    """Warn about options without effect; refuse options that do not exist."""
     for entry in memory.pointers(config, "the backend's configuration"):
         number = memory.structure(struct("Config"), entry, "the backend's configuration").option
         if number not in _OPTIONS:

@@ -27,7 +27,7 @@ _registering = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was seen. ``median_us`` is measured."""
+    """The findings. ``median_us`` is measured."""
 
     client: str
     backend: str

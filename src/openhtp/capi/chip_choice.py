@@ -1,4 +1,4 @@
-"""Which chip a client's configuration of a device means. A SoC wins over an architecture, in any order."""
+"""The chip that a client's configuration of a device means. A SoC wins over an architecture, in any order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_DEVICES = 64
 
 @dataclass(slots=True)
 class ChipWish:
-    """What a configuration says. A field is 0 if the configuration does not mention it."""
+    """The content of a configuration. A field is 0 if the configuration does not mention it."""
 
     soc_model: int = 0
     arch: int = 0

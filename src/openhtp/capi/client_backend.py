@@ -75,7 +75,7 @@ class NativeDelivery:
 
 
 class ClientNotifier(Notifier):
-    """A notifier whose thread is outside the interpreter except for what has to be done in Python."""
+    """A notifier whose thread is outside the interpreter, except for work that has to be done in Python."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class ClientMemory:
 
 
 class ClientBinary:
-    """A binary that a context is made of.
+    """A binary from which a context is made.
 
     A mapped file that the client keeps is read from the file whenever it is needed: no copy stays here, and pages
     that the client gives back to the system stay given back. The kernel copies any other binary once, to where the

@@ -50,7 +50,7 @@ _WIDE = (
     (True, HtpContextOption.FILE_READ_MEMORY_BUDGET, "context"),
     (True, HtpGraphOption.NUM_HVX_THREADS, "graph"),
 )
-# Values that mean "as you like". An HTP computes in half precision, so asking for that is one of them.
+# Values that leave the choice open. An HTP computes in half precision, so asking for that is one of them.
 _LEFT_OPEN = {
     ("graph", "vtcm_mb"): 0,
     ("graph", "vtcm_bytes"): 0,
@@ -278,7 +278,7 @@ _LAST: dict[str, int] = {"context": max(HtpContextOption), "graph": max(HtpGraph
 
 
 def take_or_refuse(place: OptionPlace) -> None:
-    """Warn of an option without effect; refuse any other."""
+    """Warn about an option without effect; refuse any other."""
     if place in _IDLE:
         warn_of_no_effect(_IDLE[place])
     elif place in _UNSUPPORTED:

@@ -96,7 +96,7 @@ class ContextHeld(HandleEntry):
         self.binary: bytes | BinarySource | None = None
         # The binary's pieces, for a client that takes it in pieces.
         self.increments: Increments | None = None
-        # Registered memory by what its descriptor stands for.
+        # Registered memory by the file that its descriptor stands for.
         self.areas: dict[tuple[int, int], Any] = {}
         device.contexts += 1
         backend.contexts.add(self)

@@ -106,7 +106,7 @@ def context_create_from_binary_list_async(
 
 
 def _await_notifications(notifier: Notifier) -> None:
-    """Wait for what was posted so far; a callback cannot, as it is called by the same thread."""
+    """Wait for the notifications posted so far; a callback cannot, as it runs on the thread that delivers them."""
     if not notifier.is_this_thread():
         all_made = Latch()
         notifier.post(all_made.unlock)
@@ -141,7 +141,7 @@ def _notify_client(
 
 
 class _ProviderFunctions:
-    """The two functions of a client, and what the client said about the buffers that it provided."""
+    """The two functions of a client, and the descriptions of the buffers that the client provided."""
 
     def __init__(self, callback: Any) -> None:
         self._provide, self._release = _PROVIDE(callback.provide), _RELEASE(callback.release)

@@ -180,7 +180,7 @@ class DeviceHeld(HandleEntry):
             pass
 
     def _take_waiting_votes(self, device: Device) -> None:
-        """Apply votes that were made before the chip was known; a vote that fails does not fail the context."""
+        """Apply votes that were made before the chip was known; the context is made even if a vote fails."""
         while waiting:
             try:
                 waiting.pop(0).stand_on(device)
@@ -188,13 +188,13 @@ class DeviceHeld(HandleEntry):
                 log.error("votes that were made before there was a device do not stand on %s: %s", self.soc, error)
 
     def free(self) -> None:
-        """Free what was made."""
+        """Free the device, if it was made."""
         self.is_freed = True
         self._backend.free()
 
 
 def _spare_collector() -> None:
-    """Where Python is ours alone: objects that there are when the first device is made stay, unvisited.
+    """Where Python is ours alone, the garbage collector skips objects that exist when the first device is made.
 
     Otherwise an execution now and then waits for the collector, for longer than many a graph takes.
     """
@@ -309,7 +309,7 @@ def device_free_platform_info(log: int, info: int) -> None:
 
 @answers("deviceGetInfo")
 def device_get_info(device: int, out: int) -> None:
-    """What this device is; the description lives as long as the device."""
+    """Describe this device; the description lives as long as the device."""
     entry = handles.find(DeviceHeld, device)
     handles.require_place(out, "platform")
     memory.write_number(out, _platform(entry, entry.spec))

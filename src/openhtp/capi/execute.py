@@ -1,4 +1,4 @@
-"""Executions. The way of every inference, so what is found out about a call is kept for the next one like it."""
+"""Executions. Every inference comes this way, so the findings about a call are kept for the next one like it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger("openhtp.capi")
 
 _MOST_TENSORS = 4096
 _MOST_KEPT = 64
-_MOST_BOUND = 16  # each may hold memory for what is between the graph's steps
+_MOST_BOUND = 16  # each may hold memory for tensors between the graph's steps
 _DIM_BYTES = 4
 _TYPES = frozenset(DType)
 
@@ -46,13 +46,13 @@ Place = tuple[int, int, int, int]
 # point at, which a client may change without touching the structures.
 CallKey = tuple[int, bytes, bytes]
 # All memory that a call depends on, to be looked at in one go; the structures and dimensions that it begins with;
-# and what is to be done for as long as it does.
+# and the bound call that serves for as long as they stay the same.
 ClientCall = BoundCall | VaryingCall
 KnownCall = tuple[BatchedReader, bytes, ClientCall]
 
 
 class Plan:
-    """What is known of a graph's executions: where clients put their structures, and which arrays those name."""
+    """The findings about a graph's executions: where clients put their structures, and which arrays those name."""
 
     def __init__(self, entry: GraphHeld) -> None:
         self.graph = entry.graph
@@ -85,7 +85,7 @@ class Plan:
     def _read_call(self, location: Place, structs: bytes) -> ClientCall:
         """Find out which arrays structures mean, with what they point at now.
 
-        The first call on these arrays is not made to wait for what only later ones gain from.
+        Work from which only later calls gain does not delay the first call on these arrays.
         """
         dims = self._dims_window(location[1], structs)
         key = (location[1], structs, dims.read("the dimensions of an execution's tensors"))
@@ -119,7 +119,7 @@ class Plan:
             is_input = number < n_inputs
             tensor = (self._inputs if is_input else self._outputs).get(tensor_struct.id)
             if tensor is None or (tensor.spec.is_dynamic and not is_input):
-                continue  # what a varying output's dimensions said before is overwritten
+                continue  # the earlier dimensions of a varying output are overwritten
             if _has_dims(tensor_struct, tensor.spec):
                 pieces.append((tensor_struct.dims, _DIM_BYTES * tensor_struct.rank))
         return BatchedReader(pieces)
@@ -289,7 +289,7 @@ def _require_dims(tensor_struct: Any, spec: TensorSpec) -> None:
 
 
 def _check_elements(tensor_struct: Any, spec: TensorSpec) -> None:
-    """What a client says of a sparse tensor; what lies there is counted in every execution."""
+    """Check a client's description of a sparse tensor; its elements are counted in every execution."""
     most = spec.sparse_elements
     if most is not None and tensor_struct.version == VERSION_2 and tensor_struct.sparse.elements > most:
         raise _bad(
@@ -317,7 +317,7 @@ def _bad(message: str, status: Status = st.QNN_GRAPH_ERROR_INVALID_TENSOR) -> In
 
 
 def _plan(entry: GraphHeld) -> Plan:
-    """Made by the first execution that there can be: what a graph takes is not known before."""
+    """Return the graph's plan, made by the first execution: the graph's ports are not known before."""
     require_executable(entry.graph)
     plan = entry.plan = Plan(entry)
     return plan
@@ -348,7 +348,7 @@ def graph_execute_async(
     notify: int,
     param: int,
 ) -> None:
-    """Queue an execution; the client is told when it is over."""
+    """Queue an execution; the client is notified when it is over."""
     entry = handles.find(GraphHeld, graph)
     call = (entry.plan or _plan(entry)).call(inputs, n_inputs, outputs, n_outputs)
     profile_and_signal = carried(profile, signal)

@@ -1,4 +1,4 @@
-"""Handles: the numbers that clients hold, and what they stand for. A number is never given twice."""
+"""Handles: the numbers that clients hold, and the entries behind them. A number is never given twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _entries: dict[int, HandleEntry] = {}
 
 
 class HandleEntry:
-    """What a handle stands for. Handles that belong to it end with it."""
+    """The entry behind a handle. Handles that belong to it end with it."""
 
     word: str
     invalid: Status
@@ -42,7 +42,7 @@ def add(entry: HandleEntry) -> int:
 
 
 def find(kind: type[_T], handle: int) -> _T:
-    """What a handle stands for, which must be of this kind."""
+    """The entry behind a handle, which must be of this kind."""
     entry = _entries.get(handle)
     if type(entry) is not kind:
         raise bad_handle(kind.word, kind.invalid, handle)
@@ -50,7 +50,7 @@ def find(kind: type[_T], handle: int) -> _T:
 
 
 def find_or_none(kind: type[_T], handle: int) -> _T | None:
-    """What a handle stands for; None for NULL."""
+    """The entry behind a handle; None for NULL."""
     return find(kind, handle) if handle else None
 
 
@@ -64,7 +64,7 @@ def remove(entry: HandleEntry) -> None:
 
 
 def of_kind(kind: type[_T]) -> list[_T]:
-    """All there are."""
+    """All entries of a kind."""
     return [entry for entry in list(_entries.values()) if type(entry) is kind]
 
 

@@ -1,4 +1,4 @@
-"""What the library says it is and where it lies. Clients refuse versions that are older than themselves.
+"""The library's versions and its place. Clients refuse versions that are older than themselves.
 
 A client checks the versions of the SDK that it was built with, so a new release of a client may ask for a higher
 one. The variables change the versions without a new release of openhtp.

@@ -1,4 +1,4 @@
-"""What only C can do: call loggers with a va_list, call clients without the interpreter's lock, close the stub."""
+"""Calls that only C can make: loggers with a va_list, clients without the interpreter's lock, the stub's end."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _config_of(number: int) -> StandingVotes:
 
 @answers("destroy_id")
 def destroy_power_config_id(number: int) -> None:
-    """Take back all votes of a number. One that has none, or none any more, is answered as the vendor's does."""
+    """Take back all votes of a number. A number without votes is answered as the vendor's library does."""
     if number not in _configs:
         log.warning("power configuration %d does not exist, so there is nothing to destroy", number)
         return

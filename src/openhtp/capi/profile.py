@@ -1,4 +1,4 @@
-"""Profiles: what a call cost, as events that clients ask for one by one."""
+"""Profiles: the cost of a call, as events that clients ask for one by one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def profile_create(backend: int, level: int, out: int) -> None:
 
 @answers("profileSetConfig")
 def profile_set_config(profile: int, config: int) -> None:
-    """How many events, and whether to trace."""
+    """Set how many events are kept, and whether to trace."""
     entry = handles.find(ProfileHeld, profile)
     options: dict[str, Any] = {}
     for address in memory.pointers(config, "the profile's configuration"):

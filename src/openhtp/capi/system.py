@@ -1,4 +1,4 @@
-"""libQnnSystem: what a context binary holds, how much memory a tensor takes, and events written to a file."""
+"""libQnnSystem: the content of a context binary, the memory of a tensor, and events written to a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEEPEST = 16
 
 
 class SystemHeld(HandleEntry):
-    """A system context, which keeps what was read from a binary."""
+    """A system context, which keeps the descriptions that were read from a binary."""
 
     word, invalid = "system context", st.QNN_SYSTEM_CONTEXT_ERROR_INVALID_HANDLE
 
@@ -48,7 +48,7 @@ def system_context_create(out: int) -> None:
 
 @answers("systemContextGetBinaryInfo")
 def system_context_get_binary_info(context: int, binary: int, size: int, out: int, out_size: int) -> None:
-    """What a binary holds, and the size of that description."""
+    """Describe a binary, and give the size of that description."""
     entry = handles.find(SystemHeld, context)
     handles.require_place(out, "binary info")
     handles.require_place(out_size, "size of the binary info")
@@ -105,7 +105,7 @@ def _info(about: BinaryInfo, graphs: Any, count: int, size: int, keep: list[Any]
 
 
 def _section_info(names: Sequence[str], size: int, keep: list[Any]) -> Any:
-    """What a binary section holds: the names of the graphs that it can be applied to."""
+    """The content of a binary section: the names of the graphs that it can be applied to."""
     graphs = (struct("GraphInfo") * len(names))()
     for described, name in zip(graphs, names, strict=True):
         text = name.encode()
