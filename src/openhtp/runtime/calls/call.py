@@ -1,4 +1,4 @@
-"""One call of execute: how it is sent, what it holds while it is under way, and what happens when it ends."""
+"""One call of execute: its sending, its resources while it is under way, and its end."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
 
 
 def _tell_what_gains(call: Call, level: int) -> None:
-    """Say once what the documents except from the gain of asynchronous executions; here those gain, too."""
+    """Say once that the documents see no gain in such asynchronous executions; here they gain, too."""
     for what, excepted in (
         ("of tensors that do not lie in registered memory", bool(call.arguments.raw_count)),
         ("with a profile above the basic level", level > _BASIC),

@@ -21,7 +21,7 @@ SLOW_CALLBACK_NS = 10_000_000
 
 
 Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] | None]
-"""What to call, with what, and what to do when that has returned."""
+"""The function to call, its arguments, and the function to call afterwards."""
 
 
 def own_niceness() -> int:
@@ -120,7 +120,7 @@ class Notifier:
         self._queue.put(item)
 
     def _next(self) -> Posted | None:
-        """Wait for what is next in the queue, on the notify thread."""
+        """Wait for the next entry of the queue, on the notify thread."""
         return self._queue.get()
 
     def _is_empty(self) -> bool:
@@ -128,7 +128,7 @@ class Notifier:
         return self._queue.empty()
 
     def _drop(self) -> int:
-        """Forget what was not begun, and end after what was; returns how many callbacks that is."""
+        """Forget callbacks that were not begun, and end after the one that runs; return how many these were."""
         dropped = 0
         with contextlib.suppress(queue.Empty):
             while True:
@@ -197,7 +197,7 @@ class Notifier:
                 after()
             except BaseException:
                 with contextlib.suppress(BaseException):
-                    log.exception("what comes after a notify callback failed")
+                    log.exception("the function after a notify callback failed")
 
     def _report_slow(self, function: object, took_ns: int) -> None:
         with contextlib.suppress(BaseException):

@@ -132,7 +132,7 @@ class Places:
     ) -> None:
         """Wait for a place and take it. ``interrupted`` is asked whenever something has changed.
 
-        A caller that gives up waiting, for whatever reason, calls ``give_back``.
+        A caller that stops waiting, for whatever reason, calls ``give_back``.
         """
         news = threading.Lock()
         news.acquire()

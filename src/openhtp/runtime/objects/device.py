@@ -211,7 +211,7 @@ class Device:
             self.contexts.add(context)
             forks.on_fork(opened, OpenContext.leave_to_parent)
             if not self._ready.is_open or self._link_now is not link:
-                opened.lose()  # contexts may have been told of the loss before this one was there
+                opened.lose()  # contexts may have been notified of the loss before this one was there
         except BaseException:
             tidying.post((opened.discard, ()))
             tidying.flush()
@@ -231,14 +231,14 @@ class Device:
         callback: DmaBufferCallback | None = None,
         **options: Unpack[ContextArguments],
     ) -> Context:
-        """Open a context from what ``Context.get_binary`` returned: bytes, or a file by path or descriptor.
+        """Open a context from a binary of ``Context.get_binary``: bytes, or a file by path or descriptor.
 
         A binary for another SoC is compiled again for this one, and the log says so; with
         ``compatibility="strict"`` it is refused as QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL, and one of another
         architecture is refused on a device whose platform was named. A binary carries no
         ``queue_depth``: give it here, or the default holds. Graphs not named in ``enable_graphs`` (if given)
         cannot be executed; a ``priority`` replaces that of each graph. ``signal`` may end the call early: then
-        nothing of the context is left. ``profile`` has what it cost. With a ``callback`` the weights are not read
+        nothing of the context is left. ``profile`` has its cost. With a ``callback`` the weights are not read
         from the binary but asked of the client, in buffers that the device uses where they lie
         (createFromBinaryWithCallback).
         """

@@ -1,4 +1,4 @@
-"""What a fork means: the child has copies of every object, but the devices are the parent's.
+"""Forks: the child has copies of every object, but the devices are the parent's.
 
 In the child all handles answer with an error that says so, copies of sockets are closed without a message to the
 device, and nothing is waited for, ended or deleted. A Backend that is made in the child works as any other.

@@ -1,4 +1,4 @@
-"""What may be done with which object in which state: the API's life-cycle rules as one table.
+"""Which calls are allowed on an object in each state: the API's life-cycle rules as one table.
 
 Every public method first calls ``Life.require("its name")``. A call that is not in the row of the present state
 raises what ``_REFUSALS`` has for that state, and the object stays as it was. Which state may follow which is a

@@ -1,4 +1,4 @@
-"""A graph on the device: its number there, what its calls need, its packed form, and its exchanged data."""
+"""A graph on the device: its number there, the needs of its calls, its packed form, and its exchanged data."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Mem:
     def __init__(self, context: OpenContext, buffer: SharedBuffer, number: int, use: str = "") -> None:
         self.context = context.handle
         self.number = number
-        # What the device has there, if it is not for tensors.
+        # The device's data there, if the memory is not for tensors.
         self.use = use
         self._of = context
         self._buffer = buffer

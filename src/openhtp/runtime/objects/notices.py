@@ -1,4 +1,4 @@
-"""Warnings, once each, of results that are not those of the chip, or not those that encodings ask for."""
+"""Warnings, once each, about results that differ from the chip's, or from those that encodings ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _float_chips: dict[int, str] = {}
 
 
 def tell_of_results(program: QnnProgram, soc: SocSpec) -> None:
-    """Warn of results that differ from the chip's, or that an option of the graph would save."""
+    """Warn about results that differ from the chip's, or that an option of the graph would save."""
     if any(float_nodes(program)):
         if program.options.precision is FloatPrecision.FLOAT32:
             _tell_of_full_precision(program)

@@ -38,7 +38,7 @@ class BackendPackages:
         return package
 
     def lend(self, package: OpPackage) -> Callable[[], None]:
-        """Have a package for as long as one of those that asked for it; returns what ends that for this one."""
+        """Have a package for as long as any of its users; return the function that ends the use of this one."""
         if self._packages.get(package.name) is not package:
             self.register(package)
         self._borrowers[package.name] = self._borrowers.get(package.name, 0) + 1
@@ -94,7 +94,7 @@ class BackendPackages:
 
 @contextlib.contextmanager
 def registered(sources: Iterable[object]) -> Iterator[tuple[OpPackage, ...]]:
-    """Let graphs of this process use packages while the block runs: for what needs no backend, as an estimate."""
+    """Let graphs of this process use packages while the block runs, for work without a backend, as an estimate."""
     packages = found_packages(sources)
     with contextlib.ExitStack() as undoing:
         for package in packages:

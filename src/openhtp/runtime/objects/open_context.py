@@ -1,4 +1,4 @@
-"""A context on its device: what graphs, memory, apps and binaries need of their context."""
+"""A context on its device, as its graphs, memory, apps and binaries see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile handles: what one call cost, as the API's tree of events; and logs of several calls."""
+"""Profile handles: the cost of one call, as the API's tree of events; and logs of several calls."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Profile:
         return filled.modelled.schematic(filled.clocks)
 
     def message(self) -> Message | None:
-        """What a log keeps of the last call; None if there was none."""
+        """The record of the last call for a log; None if there was none."""
         filled = self.sheet.found
         if filled is None:
             return None
@@ -165,7 +165,7 @@ class ProfileLog:
         self._closed = False
 
     def add(self, profile: Profile) -> None:
-        """Keep what a profile holds now; a profile that no call has filled yet adds nothing."""
+        """Keep the present events of a profile; a profile that no call has filled yet adds nothing."""
         message = profile.message()
         if message is None:
             return

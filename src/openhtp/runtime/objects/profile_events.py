@@ -1,6 +1,6 @@
 """The tree of events of one call, in the order and nesting of the documents.
 
-Host times are measured; cycles, and what belongs to an op, are modelled for the chip and say so.
+Host times are measured; cycles, and figures of single ops, are modelled for the chip and say so.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _heap_event(name: str, heap: int | None) -> tuple[ProfileEvent, ...]:
 
 
 def held_bytes(info: dict[str, Any]) -> int:
-    """What a device holds for all its clients, by its own account (``Device.info``)."""
+    """Bytes that a device holds for all its clients, by its own account (``Device.info``)."""
     return sum(session["bytes"] for session in info["sessions"])
 
 
@@ -143,7 +143,7 @@ def _power_up_us(run: Executed) -> int:
 
 
 def _hvx_threads(run: Executed) -> int:
-    """What the graph asked for; the chip's number where the graph leaves it to the chip."""
+    """The number that the graph asked for; the chip's number where the graph leaves it to the chip."""
     if run.hvx_threads or run.modelled is None:
         return run.hvx_threads
     return find_soc(run.modelled.soc).hvx

@@ -1,4 +1,4 @@
-"""What this backend can do, by the API's property keys."""
+"""The abilities of this backend, by the API's property keys."""
 
 from __future__ import annotations
 
