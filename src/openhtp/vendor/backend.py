@@ -42,7 +42,7 @@ _ON_CHIP = 0
 
 # How a board's kernel offers the DSP: upstream, and as Qualcomm ships it.
 DSP_NODES = ("/dev/fastrpc-cdsp", "/dev/fastrpc-cdsp-secure", "/dev/adsprpc-smd")
-# What the library says, and what to do about it; the first that fits is the cause of the others.
+# Words of the library, and the advice for each; the first that fits is the cause of the others.
 _CURES = (
     (
         re.compile(r"No Snapdragon SOC detected"),
@@ -88,7 +88,7 @@ def beginning(*, chosen: bool) -> Iterator[None]:
 
 
 def cure_of(said: str, nodes: Sequence[str] = DSP_NODES) -> str:
-    """What to do about what the library said: what to install, or which permission to give."""
+    """The advice for the library's words: what to install, or which permission to give."""
     for words, cure in _CURES:
         if words.search(said):
             return cure

@@ -43,7 +43,7 @@ _HANDED_ON = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryGraphOptions:
-    """What a graph is compiled for. ``None`` leaves the library's default."""
+    """Options with which a graph is compiled. ``None`` leaves the library's default."""
 
     priority: Priority | None = None
     vtcm_mb: int | None = None

@@ -75,12 +75,12 @@ class LibraryGraph(Owner):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What an execution must be given."""
+        """The inputs that an execution must be given."""
         return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_input)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What an execution gives."""
+        """The outputs that an execution gives."""
         return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_output)
 
     def add_tensor(self, spec: TensorSpec, data: Array | None = None) -> ctypes.Structure:

@@ -1,4 +1,4 @@
-"""What a context binary holds, read with ``libQnnSystem``: graph names, inputs, outputs and their ids.
+"""The content of a context binary, read with ``libQnnSystem``: graph names, inputs, outputs and their ids.
 
 The core library gives a handle for a graph's name and nothing else; executions need the tensors' ids.
 """
@@ -31,7 +31,7 @@ _GRAPHS_WITH_BLOBS = 3
 
 @dataclass(frozen=True, slots=True)
 class BinaryGraph:
-    """A graph in a context binary; its spill-fill buffer is 0 where the binary says nothing of it."""
+    """A graph in a context binary; its spill-fill buffer is 0 where the binary does not mention one."""
 
     name: str
     tensors: tuple[GraphTensor, ...]
@@ -40,7 +40,7 @@ class BinaryGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryBinaryInfo:
-    """What a context binary says about itself."""
+    """A context binary's description of itself."""
 
     build_id: str
     core_api: Version

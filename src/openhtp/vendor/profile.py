@@ -1,4 +1,4 @@
-"""Profiles: what the library measured in one call, as a tree of events."""
+"""Profiles: the library's measurements of one call, as a tree of events."""
 
 from __future__ import annotations
 
