@@ -1,4 +1,4 @@
-"""Genie's C functions, declared by ourselves, and what its answers mean.
+"""Genie's C functions, declared by ourselves, and the meaning of their answers.
 
 A status below 0 is an error, one above 0 a remark. Genie says why in its log, so the lines of a call are kept and
 go into the error.
@@ -33,7 +33,7 @@ _LINES_KEPT = 6
 _ABORTED = 1
 _CONTEXT_FULL = 4
 
-# What a status came with, in the calls that were tried; the log has the details.
+# The meaning of a status, as seen in calls that were tried; the log has the details.
 _MEANINGS = {
     -1: "failed",
     -2: "refused an argument",
@@ -53,7 +53,7 @@ _CONFIGURATION = (-4, -7, -8, -9)
 
 
 class LogDepth(IntEnum):
-    """How much Genie tells."""
+    """How much Genie logs."""
 
     ERROR = 1
     WARN = 2
@@ -70,7 +70,7 @@ class AnswerEnd(IntEnum):
 
 
 class GenieLibrary:
-    """A loaded ``libGenie.so``: its functions by name, and the log of all that it is asked to do."""
+    """A loaded ``libGenie.so``: its functions by name, and the log of all calls."""
 
     def __init__(self, path: Path, depth: LogDepth, tell: Callable[[int, str], None]) -> None:
         try:

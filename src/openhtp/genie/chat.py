@@ -45,14 +45,14 @@ HostWords = queue.SimpleQueue[HostWord | None]
 """What the process says to one call. None: it has ended."""
 
 _WORDS = msgspec.msgpack.Decoder(HostWord)
-# A process that was told to end frees a dialog and its contexts first.
+# A process that is asked to end frees a dialog and its contexts first.
 _PATIENCE_S = 60.0
 _LAST_WORDS = 2000
 # Before a line that Genie prints; the checker of configurations has none.
 _TAG = re.compile(r"^\[([A-Z]+)\]\s*")
 _LINES_SHOWN = 3
 _UNDER_WAY = (inspect.GEN_RUNNING, inspect.GEN_SUSPENDED)
-# The first answer also pays for what a process does only once.
+# The first answer also includes work that a process does only once.
 _TIMES = 3
 
 
@@ -99,7 +99,7 @@ class Chat:
     ) -> None:
         """Start Genie with a bundle, and wait until it can be asked."""
         self._answer: Answer | None = None
-        # Whoever drops an answer that is not at its end stops it, so it is not kept here.
+        # An answer that is dropped before its end is stopped, so no reference to it is kept here.
         self._answering: Callable[[], Generator[str] | None] = lambda: None
         # Errors in Genie's log: all that is left of a process that Genie itself ends.
         self._heard: deque[str] = deque(maxlen=_LINES_SHOWN)
@@ -233,7 +233,7 @@ class Chat:
         self._ask("set_policy", policy)
 
     def profile(self) -> dict[str, Any]:
-        """What Genie measured of its own calls; the chat must be ``profiled``."""
+        """Genie's measurements of its own calls; the chat must be ``profiled``."""
         return self._ask("profile").content or {}
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class Chat:
         return self._result(self._process.call(method, *arguments))
 
     def _result(self, words: HostWords) -> HostWord:
-        """What a call ends with."""
+        """The result of a call."""
         try:
             while not (word := self._next(words)).is_last:
                 pass
@@ -365,7 +365,7 @@ class HostProcess:
         number = next(self._numbers)
         words = self._answers[number] = HostWords()
         self._send(message_of(number))
-        if self._has_ended.is_open:  # perhaps before it could be told of this call
+        if self._has_ended.is_open:  # perhaps before this call reached it
             words.put(None)
         return words
 
@@ -433,7 +433,7 @@ class HostProcess:
 
 
 def _reason(line: str) -> str:
-    """What a printed line says of an error; empty if nothing. The last clause is the cause of those before it."""
+    """The error in a printed line; empty if there is none. The last clause is the cause of those before it."""
     tag = _TAG.match(line)
     if tag is not None:
         return line[tag.end() :].strip().strip('"') if tag[1] == "ERROR" else ""

@@ -1,4 +1,4 @@
-"""A dialog of Genie's in this process: queries, and what can be changed between them."""
+"""A dialog of Genie's in this process: queries, and the settings that can be changed between them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLICIES = {
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """What a query gave; times are measured in the process that Genie runs in."""
+    """The answer to a query; times are measured in the process that Genie runs in."""
 
     text: str
     pieces: int
@@ -142,7 +142,7 @@ class Dialog:
         self._library.call("GenieDialog_setPerformancePolicy", self._handle, ctypes.c_int32(number))
 
     def profile(self) -> dict[str, Any]:
-        """What Genie measured of its own calls."""
+        """Genie's measurements of its own calls."""
         if self._profile is None:
             raise InvalidArgument("the dialog has no profile; expected one that was made with profiled=True")
         buffers: list[Any] = []

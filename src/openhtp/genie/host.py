@@ -66,7 +66,7 @@ class GenieHost:
         try:
             yield dialog
         finally:
-            with contextlib.suppress(QnnError):  # what went wrong before was told
+            with contextlib.suppress(QnnError):  # the error before it was reported
                 dialog.free()
 
     def _read(self) -> None:

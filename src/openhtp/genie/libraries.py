@@ -22,7 +22,7 @@ GENIE_NAME = "libGenie.so"
 GENIE_VARIABLE = "OPENHTP_GENIE_LIBRARY"
 # Reads the file that ``extensions`` of a configuration names: chip, clocks, memory. We have none of our own.
 EXTENSIONS_NAME = "libQnnHtpNetRunExtensions.so"
-# Beside the package's folder: what its libraries were linked with.
+# Beside the package's folder: the libraries that its own were linked with.
 _RUNTIME_FOLDER = f"{PACKAGE}.libs"
 
 

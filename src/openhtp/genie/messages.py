@@ -1,4 +1,4 @@
-"""What a chat and the process that Genie runs in say to each other."""
+"""The messages between a chat and the process that Genie runs in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostCall(msgspec.Struct, frozen=True):
 
 
 class HostWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process says: a piece of text, a line of a log, and at the end of a call its result or error.
+    """A message of the process: a piece of text, a line of a log, and at the end of a call its result or error.
 
     ``number`` is the call's; the opening has 0.
     """

@@ -70,7 +70,7 @@ class GenieBundle:
 
     @property
     def dialog(self) -> Any:
-        """What the configuration says of the dialog."""
+        """The dialog's part of the configuration."""
         return self.content["dialog"]
 
     @property
