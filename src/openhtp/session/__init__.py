@@ -1,7 +1,7 @@
 """``InferenceSession``: ONNX Runtime's session, on the emulated HTP.
 
 Knows ONNX models (through the frontend) and the runtime's objects. Must not know how either works inside. Start at
-``inference.py``: what a session is asked for (``options.py``) becomes an ``Executable`` (``executable.py``): the
+``inference.py``: the request for a session (``options.py``) becomes an ``Executable`` (``executable.py``): the
 model ``on_htp.py``, ``in_parts.py`` or ``on_cpu.py``. ``context_cache.py`` has the EPContext files,
 ``prepared_model.py`` a model that is prepared while it runs.
 """

@@ -1,4 +1,4 @@
-"""Branches that samples take, written in place of their Ifs: so that what is inside can be looked at by name."""
+"""Branches that samples take, written in place of their Ifs, so that values inside can be looked at by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_settled_branches(
 
 
 def all_inputs(node: Any) -> Iterator[str]:
-    """What a node reads, also inside its branches and loops."""
+    """The names that a node reads, also inside its branches and loops."""
     yield from node.input
     for body in _bodies(node):
         for inner in body.node:

@@ -28,7 +28,7 @@ from openhtp.frontend.partitioning import EP_CONTEXT, ModelPart
 
 # No session could hold more.
 _MOST_BINARY_BYTES = 4 * GIB
-# What this emulation stands for, written into context files.
+# The version of the SDK in context files: they name this emulation.
 _SDK_VERSION = "openhtp"
 SHARE = "ep.share_ep_contexts"
 _SOURCES = ("QNN", "QNNExecutionProvider", "OpenHTP")
@@ -36,7 +36,7 @@ _SOURCES = ("QNN", "QNNExecutionProvider", "OpenHTP")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextModel:
-    """What an EPContext file says: the graph's name, and the context itself or the name of the file with it."""
+    """The content of an EPContext file: the graph's name, and the context itself or the name of its file."""
 
     graph: str
     data: bytes | None
@@ -52,7 +52,7 @@ class CacheRequest:
 
 
 def read_cache_request(entries: Mapping[str, str], model_path: Path | None) -> CacheRequest | None:
-    """What the session options ask for."""
+    """The context file that the session options ask for."""
     if entries.get("ep.context_enable", "0") != "1":
         return None
     if SHARE in entries and entries[SHARE] == "1":

@@ -1,4 +1,4 @@
-"""ONNX Runtime's words for devices and for what runs on them: ``OrtEpDevice``, ``OrtEpAssignedSubgraph``."""
+"""ONNX Runtime's words for devices and the nodes on them: ``OrtEpDevice``, ``OrtEpAssignedSubgraph``."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 
 def assigned_subgraphs(sess_options: Any, parts: Sequence[AssignedPart]) -> list[OrtEpAssignedSubgraph]:
-    """What runs where, as ONNX Runtime lists it: on the HTP whole parts, on the CPU node by node."""
+    """The place of every node, as ONNX Runtime lists it: on the HTP whole parts, on the CPU node by node."""
     recorded = ""
     with contextlib.suppress(RuntimeError):  # which is how ONNX Runtime says that there is no such entry
         recorded = sess_options.get_session_config_entry(_RECORDED)

@@ -1,4 +1,4 @@
-"""What a session asks of a loaded model, wherever it runs, and the words in which both describe it.
+"""The interface of a loaded model, wherever it runs, and the words in which a session describes it.
 
 Knows ONNX Runtime's words for a model. Three modules implement ``Executable``: ``on_htp.py``, ``in_parts.py`` and
 ``on_cpu.py``.
@@ -55,7 +55,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """What the file says about itself."""
+    """The file's description of itself."""
 
     graph_name: str
     producer_name: str

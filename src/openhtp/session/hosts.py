@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """What a device is started with."""
+    """The settings with which a device is started."""
 
     soc: str
     threads: int
@@ -55,7 +55,7 @@ class _Host:
 
 
 class _Claim:
-    """What a stay holds."""
+    """The resources of a stay."""
 
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
@@ -129,7 +129,7 @@ def _backend_of(library: str | None) -> Backend:
 
 
 def lend_packages(library: str | None, sources: Iterable[object]) -> Callable[[], None]:
-    """Let sessions of this process use op packages; returns what ends that."""
+    """Let sessions of this process use op packages; return the function that ends the use."""
     packages = found_packages(sources)
     if packages and library is not None:
         raise UnsupportedFeature(

@@ -1,4 +1,4 @@
-"""A model that runs in parts: what an HTP can take on the device, the rest on ONNX Runtime's CPU kernels."""
+"""A model that runs in parts: nodes that an HTP can take on the device, the rest on ONNX Runtime's CPU kernels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_in_parts(request: SessionRequest, error: UnsupportedError, power: Sessi
         " why; the first: %s)",
         sum(len(part.nodes) for part in parts if not part.on_htp),
         len(parts),
-        # Of a context model the error tells only that it has several nodes.
+        # For a context model, the error says only that the model has several nodes.
         _reasons(parts)[0] if any(part.graph is not None for part in parts) else error,
     )
     return executable

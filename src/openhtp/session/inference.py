@@ -184,11 +184,11 @@ class InferenceSession:
     # Looking
 
     def get_inputs(self) -> list[NodeArg]:
-        """What ``run`` takes."""
+        """The inputs of ``run``."""
         return list(self._executable.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """What ``run`` returns."""
+        """The outputs of ``run``."""
         return list(self._executable.outputs)
 
     def get_input_memory_infos(self) -> list[Any]:
@@ -217,7 +217,7 @@ class InferenceSession:
         return self._request.sess_options
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says about itself."""
+        """The file's description of itself."""
         return self._executable.metadata
 
     # Running

@@ -1,4 +1,4 @@
-"""What a session is asked for: providers with their options (``openhtp.options.PROVIDER``), session options."""
+"""The request for a session: providers with their options (``openhtp.options.PROVIDER``), session options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 DEFAULT_SOC = "SM8650"
-# Of ours: look into the first run for values that half precision cannot hold.
+# Our own option: look into the first run for values that half precision cannot hold.
 CHECK_RANGE = "openhtp.check_range"
 CONFIG_KEYS = (
     "session.disable_cpu_ep_fallback",

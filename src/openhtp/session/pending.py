@@ -214,7 +214,7 @@ class Carrier:
 
 
 def _snapshot(fed: Any) -> Any:
-    """What was fed, as it is now; ONNX Runtime's own values stay where they are."""
+    """Copies of the fed values; ONNX Runtime's own values stay where they are."""
     return copy.deepcopy(fed) if isinstance(fed, np.ndarray | list | dict) else fed
 
 

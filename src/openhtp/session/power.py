@@ -16,7 +16,7 @@ from openhtp.runtime.objects.power import PowerConfig
 from openhtp.session.hosts import Stay, host_kind
 from openhtp.session.options import SessionRequest, run_entry
 
-# What a run may ask for, by ONNX Runtime's names; the second of each is that of later providers.
+# Requests of a run, by ONNX Runtime's names; the second name of each is that of later providers.
 _BEFORE = ("qnn.htp_perf_mode", "qnn.perf_mode")
 _AFTER = ("qnn.htp_perf_mode_post_run",)
 _LATENCY = ("qnn.rpc_control_latency",)

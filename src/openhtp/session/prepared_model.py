@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 FAST, BEST = "1", "3"
 _LEVEL = "htp_graph_finalization_optimization_mode"
-# What the compiled model is called in its entry of the cache.
+# The compiled model's name in its entry of the cache.
 _FILE = "model_ctx.onnx"
 
 
@@ -75,7 +75,7 @@ class PreparedModel:
     If the cache has it, it is loaded from there. Otherwise it is prepared fast (optimization level 1) and can be
     run at once, while a thread prepares it well (level 3), puts that into the cache, and replaces the first form:
     runs under way end on the form they began on, later runs use the new one. Processes that share a cache prepare
-    a model once. ``options`` are those of ``InferenceSession``; ``events`` tells what was done.
+    a model once. ``options`` are those of ``InferenceSession``; ``events`` lists what was done.
 
     Examples:
         >>> import tempfile
@@ -165,7 +165,7 @@ class PreparedModel:
 
     @property
     def events(self) -> list[ModelEvent]:
-        """What was done so far, in order."""
+        """The events so far, in order."""
         return list(self._events)
 
     @property
@@ -183,11 +183,11 @@ class PreparedModel:
         return self._settled.wait(timeout)
 
     def get_inputs(self) -> list[NodeArg]:
-        """What ``run`` takes."""
+        """The inputs of ``run``."""
         return self._now().session.get_inputs()
 
     def get_outputs(self) -> list[NodeArg]:
-        """What ``run`` returns."""
+        """The outputs of ``run``."""
         return self._now().session.get_outputs()
 
     def close(self) -> None:

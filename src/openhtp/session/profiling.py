@@ -1,4 +1,4 @@
-"""What the runs of a session cost: the profile of a run in parts, and the files about all runs.
+"""The cost of a session's runs: the profile of a run in parts, and the files about all runs.
 
 Provider options ask for rows of a CSV file and a log for the viewer, ``SessionOptions.enable_profiling`` for a
 file of events as ONNX Runtime writes it.
@@ -242,7 +242,7 @@ class SessionRecorder:
         return None if self._level is None else self._executable.new_profile(self._level, self._max_events)
 
     def note(self, profile: AnyProfile | None, begin_ns: int) -> None:
-        """Write what a run that is over cost, wherever an option asks for it."""
+        """Write the cost of a finished run, wherever an option asks for it."""
         if profile is None:
             return
         end_ns = time.monotonic_ns()
@@ -257,7 +257,7 @@ class SessionRecorder:
 
     @functools.cached_property
     def step_ops(self) -> list[list[StepOps]]:
-        """What the steps of each part compute; a whole model is one part."""
+        """The nodes that the steps of each part compute; a whole model is one part."""
         return [[] if graph is None else ops_of_steps(graph) for graph in self._executable.graphs]
 
     def end(self) -> str:

@@ -114,7 +114,7 @@ def _paired(left: Sequence[Array], right: Sequence[Array], apart: float) -> tupl
         if not len(candidates):
             break
         distances = np.abs(second[candidates] - row).max(axis=1)
-        # Of equally near ones the same place: what did not move is not said to have moved.
+        # Among equally near rows, the one at the same place: then a row that stayed does not count as moved.
         nearest = min(range(len(candidates)), key=lambda at: (distances[at], abs(int(candidates[at]) - index)))
         if distances[nearest] <= apart:
             partners[index] = candidates[nearest]

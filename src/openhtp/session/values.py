@@ -125,7 +125,7 @@ class OrtValue:
         return self._array
 
     def plain(self) -> Any:
-        """What ONNX Runtime takes in its place."""
+        """The value that ONNX Runtime takes in its place."""
         return self.numpy()
 
     @property
@@ -418,7 +418,7 @@ class IOBinding:
         self._bind_output(name, _checked_value(name, ortvalue))
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: the next run sees what was written."""
+        """Do nothing: the next run sees the inputs as written."""
 
     def synchronize_outputs(self) -> None:
         """Do nothing: a run returns when its outputs are there."""
