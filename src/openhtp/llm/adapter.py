@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float32]
 
 _MOST_CONFIG = 1 << 20
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# What training tools put before the names of the checkpoint.
+# Prefixes that training tools put before the names of the checkpoint.
 _PREFIX = "base_model.model."
 _KEY = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
 # It becomes the name of files.

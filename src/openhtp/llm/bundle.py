@@ -1,4 +1,4 @@
-"""What an export makes: a context binary for each part, with all AR graphs, and a file that says what they are."""
+"""The result of an export: a context binary for each part, with all AR graphs, and a file that describes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _VERSION = 1
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``bundle.json`` holds."""
+    """The content of ``bundle.json``."""
 
     version: int = _VERSION
     model: LlamaConfig
@@ -149,7 +149,7 @@ class Bundle:
         return path
 
     def files(self) -> dict[str, bytes]:
-        """What the model is, by the names of files: its description, its parts and its adapters."""
+        """The files of the model by name: its description, its parts and its adapters."""
         files = {_ABOUT: json.dumps(msgspec.to_builtins(self.about), indent=1).encode()}
         numbers = range(1, self.parts + 1)
         for number, binary in zip(numbers, self.binaries, strict=True):
@@ -161,7 +161,7 @@ class Bundle:
 
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Bundle:
-        """Read what ``save`` wrote."""
+        """Read a bundle that ``save`` wrote."""
         path = folder_of(folder)
         with error_context(bundle=str(path)):
             return cls.from_files(functools.partial(_read, path), path / _TOKENIZER)

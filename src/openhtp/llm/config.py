@@ -1,4 +1,4 @@
-"""The shape of a decoder: what its checkpoint's ``config.json`` says, checked."""
+"""The shape of a decoder: the content of its checkpoint's ``config.json``, checked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LlamaConfig:
 
     @property
     def score_scale(self) -> float:
-        """What queries are multiplied by.
+        """The factor of queries.
 
         That makes up for the size of a head, for positions that make queries and keys larger, and for a cap.
         """
@@ -116,9 +116,9 @@ def _frequencies(config: LlamaConfig, reach: int) -> npt.NDArray[np.float64]:
     return frequencies(config.theta, config.head_dim, config.scaling, reach)
 
 
-# Families of decoders: what checkpoints of an architecture have beside the sizes that their config.json says. All
-# are Llamas with differences: biases, norms of queries and keys, norms after a block, another activation, a scaled
-# embedding, bounded scores. Each difference is a field of ``LlamaConfig``, which graphs are written from.
+# Families of decoders: features of an architecture besides the sizes that its config.json gives. All are Llamas
+# with differences: biases, norms of queries and keys, norms after a block, another activation, a scaled
+# embedding, bounded scores. Each difference is a field of ``LlamaConfig``, from which graphs are written.
 
 _ATTENTION = ("wq", "wk", "wv", "wo")
 _FFN = ("gate", "up", "down")
@@ -127,7 +127,7 @@ _ACTIVATION_WORDS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderFamily:
-    """What an architecture implies, and what holds where a configuration leaves a value out."""
+    """The features of an architecture, and the defaults where a configuration leaves a value out."""
 
     # Weights that have biases.
     biases: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ def export(
         rounding: of weights: ``"nearest"``, or ``"compensated"``: some make up for the errors of others; slow for
             wide models, the default for up to 100 million weights.
         adapters: LoRA adapters (``load_adapter``) that the bundle can be run with, one at a time, or without any.
-        progress: told what is being done and how far it is.
+        progress: called with the present work and how far it is.
     """
     chosen = precision_named(precision)
     lengths = _checked_contexts(_own_context(model.config) if context is None else context)
@@ -123,7 +123,7 @@ def _quantized(
     compensates: bool,
     progress: Progress | None,
 ) -> Bundle:
-    """The bundle that was described: ranges are found, then the graphs are written."""
+    """Make the bundle that was described: ranges are found, then the graphs are written."""
     told = functools.partial(_tell, progress, "writing a text to calibrate with")
     windows = calibration_windows(model, calibration, min(about.contexts[-1], _WINDOW), told)
     room = plan_for(adapters) if adapters else None
@@ -139,7 +139,7 @@ def _quantized(
 
 
 def _runs(room: AdapterPlan | None, adapters: Sequence[Adapter], model: Llama) -> list[Mapping[str, Thin]]:
-    """All that the model may have to run with."""
+    """The ways in which the model may run with adapters; none if it has no room for any."""
     return [] if room is None else room.runs(adapters, model.config)
 
 

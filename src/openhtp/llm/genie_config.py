@@ -65,8 +65,8 @@ def longest_dialog(context: int, *, native: bool) -> int:
     """The most tokens that Genie may be told a cache has.
 
     Genie fills a cache to the last place and then asks for one more pass, whose new tokens have no room: a native
-    cache needs a whole block for them, any other one place. Told so, Genie ends the query itself; otherwise the
-    query fails, or Genie's process ends.
+    cache needs a whole block for them, any other one place. Given this number, Genie ends the query itself;
+    otherwise the query fails, or Genie's process ends.
     """
     return context - (BLOCK if native else 1)
 

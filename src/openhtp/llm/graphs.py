@@ -35,7 +35,7 @@ _U8, _U16 = DType.UFIXED_POINT_8, DType.UFIXED_POINT_16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartPlan:
-    """What one graph holds: layers ``begin`` to ``end``, for ``ar`` tokens and a context."""
+    """The plan of one graph: layers ``begin`` to ``end``, for ``ar`` tokens and a context."""
 
     name: str
     number: int
@@ -449,7 +449,7 @@ class Scribe:
         result: DataFormat | None = None,
         **params: Any,
     ) -> TensorSpec:
-        """What a node makes of its inputs; type and encoding are those of the first one unless given.
+        """Add a node and return its result; type and encoding are those of the first input unless given.
 
         ``result`` makes it an output of the graph, in that data format.
         """

@@ -91,7 +91,7 @@ class LoadedBundle:
             self._held[name] = adapter
 
     def free(self) -> None:
-        """Free what is still there."""
+        """Free the contexts that are still there."""
         for context in self.contexts:
             with contextlib.suppress(QnnError):
                 context.free()

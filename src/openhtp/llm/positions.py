@@ -77,7 +77,7 @@ def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None, reach:
 
 
 def scaling_from(value: Any, *, context: int, original: Any, head_dim: int) -> RopeScaling | None:
-    """What ``rope_scaling`` or ``rope_parameters`` of a ``config.json`` asks for.
+    """The stretching that ``rope_scaling`` or ``rope_parameters`` of a ``config.json`` asks for.
 
     ``context`` and ``original`` are the tokens that the configuration itself names.
     """

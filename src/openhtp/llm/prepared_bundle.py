@@ -1,4 +1,4 @@
-"""A model's bundle from the store of prepared models: compiled for a chip, else quantized, else exported now."""
+"""A model's bundle: compiled or quantized, from the store of prepared models; otherwise exported now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBundle:
-    """A bundle, and how it was come by: ``"compiled"`` and ``"quantized"`` are from the store."""
+    """A bundle and its origin: ``"compiled"`` and ``"quantized"`` are from the store."""
 
     bundle: Bundle
     adapter: str | None
@@ -31,7 +31,7 @@ class PreparedBundle:
     entry: CacheEntry | None = None
 
     def keep(self, chat: Generator) -> bool:
-        """Keep what the device made of the graphs, unless it came from there; whether it is kept now."""
+        """Keep the device's compiled graphs, unless they came from the store; return whether they are kept now."""
         if self.entry is None or chat.was_prepared or chat.adapter is not None:
             return False
         return _offer(self.entry, chat.compiled())
@@ -53,7 +53,7 @@ def prepare_bundle(
         adapter: of a bundle, the name of its adapter; of a checkpoint, the folder of one.
         soc: the chip that it is to run on, and whatever else its compiled form depends on.
         store: where prepared models are kept; None keeps nothing.
-        progress: told what is being done and how far it is.
+        progress: called with the present work and how far it is.
         options: of ``export``.
     """
     path = Path(folder)

@@ -148,7 +148,7 @@ def sampled_texts(
     return texts_so_far
 
 
-# Weights in steps: to the nearest, or so that what one rounding does to the result is made up for by the next.
+# Weights in steps: rounded to the nearest, or so that each rounding makes up for the errors of those before it.
 # Where inputs of a matrix are correlated, as they are in a text, neighbours in the same row can make up for the
 # error of one weight. Weight after weight is rounded, and its error is spread over the weights to come, by the
 # inverse of the inputs' second moments (known as GPTQ; arXiv 2210.17323).
