@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.core.hmx_layout import round_up, to_native
+from openhtp.core.hmx_layout import round_up, tokens_to_native
 from openhtp.core.quant import ScaleOffset
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph
@@ -63,8 +63,8 @@ class NativeHead:
         kind = np.uint16 if self.activation == "ufixed16" else np.uint8
         found: dict[str, Array] = {
             "q": rng.integers(low, high, (self.heads, 1, n, d)).astype(kind),
-            "past_key_0_in": to_native("key", keys) if tiled[0] else keys,
-            "past_value_0_in": to_native("value", values) if tiled[1] else values,
+            "past_key_0_in": tokens_to_native("key", keys) if tiled[0] else keys,
+            "past_value_0_in": tokens_to_native("value", values) if tiled[1] else values,
             "cache_index": np.array([place if native is False else index], self._index_dtype()),
         }
         for side, shape in (("k", (self.heads, 1, d, n)), ("v", (self.heads, 1, n, d))):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.layout_offsets import offset_of
 from tests.engine.native_head import NativeHead
 
 import openhtp as htp
@@ -69,7 +70,7 @@ def test_one_wrong_byte_changes_the_result(device: htp.Device) -> None:
     before = graph.execute(feeds)["y"].copy()
     cache, seen = feeds["past_value_0_in"].reshape(-1), 0
     for token in range(64):  # those with a share of the attention that shows
-        at = hmx.offset_of("value", token, 3, context=512, head_dim=64)
+        at = offset_of("value", token, 3, context=512, head_dim=64)
         cache[at] ^= 0x7F
         changed = graph.execute(feeds)["y"] != before
         assert not np.delete(changed.reshape(-1), 3).any()
@@ -250,7 +251,7 @@ def test_a_mirror_follows_every_change(side: str) -> None:
         hmx.write_tokens(side, native, begin, rng.integers(0, 256, (2, 1, count, 64)).astype(np.uint8))
         upto = int(rng.integers(0, 25)) * 32
         mirror.follow(native, upto)
-        expected = hmx.to_flat(side, native)
+        expected = hmx.tokens_from_native(side, native)
         if side == "key":
             expected[..., upto:] = 128
         else:

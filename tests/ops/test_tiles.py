@@ -88,6 +88,5 @@ def test_a_wrong_rule_is_noticed() -> None:
 
 def test_neighbouring_windows_share_their_overlap() -> None:
     rows = TileAxis(axis=1, inputs=(1, None), reach=5, stride=2, before=1)
-    assert rows.halo == 3
     assert rows.rows(0, 2) == (-1, 6)
     assert rows.rows(2, 3) == (3, 8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from tests.sched.replaying import replay
 
 from openhtp.core.enumerations import Priority
 from openhtp.core.units import MIB
@@ -15,7 +16,6 @@ from openhtp.records.phases import Phase, Phases, client_phases
 from openhtp.sched.actions import AskYield
 from openhtp.sched.events import ClientAdded, ClientKind, Submitted
 from openhtp.sched.recorder import ScheduleRecorder
-from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.sched.replaying import replay
 
 from openhtp.core.enumerations import Priority
 from openhtp.core.units import MIB
@@ -22,7 +23,6 @@ from openhtp.sched.events import (
 )
 from openhtp.sched.policy import STRICT, EarliestDeadline, Fair
 from openhtp.sched.recorder import ScheduleRecorder
-from openhtp.sched.replay import replay
 from openhtp.sched.resources import DeviceResources
 from openhtp.sched.scheduler import Scheduler
 from openhtp.sched.timed import Pace
@@ -202,7 +202,8 @@ def test_fair_bounds_the_wait_under_a_flood_of_higher_jobs(work, every, window):
     ]
     _, history = simulate(device, policy, added, [low, *flood])
     ended = next(job for job in history.ended if job.job == 1)
-    head_start = policy.longest_head_start_ns()
+    # How much later than the lowest level the highest may arrive and still overtake it.
+    head_start = policy.window_ns * (len(Priority) - 1)
     arrived_before = head_start // every + 1
     assert ended.ended_ns <= head_start + arrived_before * (50 + 2 * EVICTION) + work + 2 * EVICTION
 

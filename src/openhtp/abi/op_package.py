@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from openhtp.abi import memory
 from openhtp.abi.structs import struct
@@ -38,7 +37,6 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ops._node import Arrays, Node, Results
 from openhtp.ops._packages import Operator, OpPackage
 
-Array = npt.NDArray[Any]
 _Code = ctypes.c_uint64
 _MOST_OPERATIONS = 4096
 _HEXAGON, _HERE = 164, {"x86_64": 62, "aarch64": 183}

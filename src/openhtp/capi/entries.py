@@ -82,11 +82,6 @@ def _noted(name: str, answer: Answer) -> Answer:
     return call
 
 
-def answered() -> frozenset[str]:
-    """Names of the entries that do something."""
-    return frozenset(_answers)
-
-
 def _unknown(*arguments: int) -> int:
     return st.QNN_COMMON_ERROR_NOT_SUPPORTED.code
 

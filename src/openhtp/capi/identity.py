@@ -45,11 +45,6 @@ def htp_api() -> Version:
     return _version(HTP_VARIABLE, HTP_API)
 
 
-def system_api() -> Version:
-    """The version of the system interface."""
-    return _version(SYSTEM_VARIABLE, SYSTEM_API)
-
-
 def build_id() -> str:
     """The SDK whose behaviour clients may expect: some look at its number and switch features by it."""
     return _text(BUILD_VARIABLE, "v2.51.0.260000000000_openhtp", _BUILD, "v2.51.0.260000000000")

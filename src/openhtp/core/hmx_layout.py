@@ -71,33 +71,6 @@ def sizes_problem(context: int, head_dim: int) -> str | None:
     return None
 
 
-def offset_of(side: Half, token: int, element: int, *, context: int, head_dim: int) -> int:
-    """Byte of one element of one head."""
-    tile = side_of(side).value
-    rows = head_dim if tile == Side.KEY.value else context
-    row, column = (element, token) if tile == Side.KEY.value else (token, element)
-    return (
-        column // tile * rows * tile
-        + row // 32 * 32 * tile
-        + column % tile // 32 * 1024
-        + row % 32 // 4 * 128
-        + column % 32 * 4
-        + row % 4
-    )
-
-
-def to_native(side: Half, flat: Array) -> Bytes:
-    """Tiled signed bytes of a stored u8 cache [..., DIN, DOUT]; the shape stays, the bytes move."""
-    _checked_shape(side_of(side), flat)
-    return tokens_to_native(side, flat)
-
-
-def to_flat(side: Half, native: Array) -> Bytes:
-    """The inverse of ``to_native``."""
-    _checked_shape(side_of(side), native)
-    return tokens_from_native(side, native)
-
-
 def tokens_to_native(side: Half, new: Array) -> Bytes:
     """New tokens as a graph gives them out, in tiles of their own.
 

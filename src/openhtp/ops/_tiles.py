@@ -28,11 +28,6 @@ class TileAxis:
     stride: int = 1
     before: int = 0
 
-    @property
-    def halo(self) -> int:
-        """Input rows that two neighbouring pieces both read."""
-        return max(0, self.reach - self.stride)
-
     def rows(self, first: int, last: int) -> tuple[int, int]:
         """The input rows that make output rows from ``first`` to before ``last``; some may lie in the padding."""
         return first * self.stride - self.before, (last - 1) * self.stride - self.before + self.reach

@@ -285,10 +285,6 @@ class ContextBinary:
         bounds = sorted((section.begin, section.end) for section in map(self._section, numbers))
         return [ByteRange(0, self._begin), *(ByteRange(begin, end) for begin, end in bounds)]
 
-    def bytes_of(self, names: Sequence[str]) -> int:
-        """Bytes of everything that these graphs need, header included."""
-        return sum(byte_range.end - byte_range.begin for byte_range in self.ranges(names))
-
     def _section(self, number: int) -> FileSection:
         if number >= len(self._sections):
             raise BadBinary(f"header refers to section {number} of {len(self._sections)}")

@@ -159,7 +159,6 @@ class _SourceWriter:
         self._ends = ends
         self._graphs: dict[int, _SavedGraph] = {}
         self._backend_of: dict[int, int] = {}
-        self._device_of: dict[int, int] = {}
         self._freed: dict[int, str] = {}
 
     def lines(self, call: cs.Call) -> Iterator[str]:

@@ -73,10 +73,6 @@ class Fair:
         """Return the arrival time plus a window for each level above this one."""
         return arrived_ns + self.window_ns * _LEVELS_ABOVE[priority]
 
-    def longest_head_start_ns(self) -> int:
-        """How much later than the lowest level the highest may arrive and still overtake it."""
-        return self.window_ns * (len(Priority) - 1)
-
 
 _LEVELS_ABOVE: dict[int, int] = {level: sum(other > level for other in Priority) for level in Priority}
 
