@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -333,3 +334,28 @@ def test_a_plan_by_the_core_can_be_made_on_several_threads(core: ModuleType) -> 
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(simulate, scenarios))
     assert [run.clients for run in runs] == [simulate(scenario).clients for scenario in scenarios]
+
+
+def test_an_interrupt_behind_the_call_that_makes_a_plan_leaves_none(core: ModuleType) -> None:
+    """A plan has C memory that no garbage collector finds; Python hears a Ctrl-C when a call into C is over."""
+    functions = core.plan_core()
+    assert functions is not None
+    make, free = functions.make, functions.free
+    made: list[int] = []
+    freed: list[int] = []
+
+    def interrupted(kept: Any, *description: Any) -> None:
+        make(kept, *description)
+        made.append(kept._obj.value)
+        raise KeyboardInterrupt
+
+    def noted(plan: ctypes.c_void_p) -> None:
+        freed.append(plan.value or 0)
+        free(plan)
+
+    functions.make, functions.free = interrupted, noted
+    with pytest.raises(KeyboardInterrupt), native.in_core(parse_scenario(SCENARIO)):
+        pass
+    assert made == freed
+    assert all(made)
+    functions.free(ctypes.c_void_p())  # and of none there is nothing to free

@@ -96,7 +96,7 @@ class PlanCore:
         library = ctypes.CDLL(str(path))
         numbers, pointer = POINTER(c_int64), c_void_p
         description = (pointer, pointer, c_int64, pointer, c_int64, c_int)
-        self.new = _function(library.openhtp_plan_new, pointer, *description)
+        self.make = _function(library.openhtp_plan_make, None, pointer, *description)
         self.free = _function(library.openhtp_plan_free, None, pointer)
         self.give_gaps = _function(library.openhtp_plan_give_gaps, c_int, pointer, c_int64, numbers, c_int64)
         self.run = _function(library.openhtp_plan_run, c_int, pointer, c_int64, c_int64, numbers)
@@ -207,13 +207,15 @@ def in_core(scenario: Scenario, *, keep_log: bool = False) -> Iterator[CorePlan 
         yield None
         return
     device, clients, sources = described
-    plan = core.new(byref(device), clients, len(clients), sources, len(sources), keep_log)
-    if not plan:
-        raise MemoryError
+    # The C core writes it here itself: an interrupt after the call finds it, and gives it back.
+    kept = c_void_p()
     try:
-        yield CorePlan(core, plan, scenario)
+        core.make(byref(kept), byref(device), clients, len(clients), sources, len(sources), keep_log)
+        if not kept.value:
+            raise MemoryError
+        yield CorePlan(core, kept.value, scenario)
     finally:
-        core.free(plan)
+        core.free(kept)
 
 
 def _described(scenario: Scenario) -> tuple[Any, Any, Any] | None:

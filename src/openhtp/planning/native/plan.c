@@ -392,6 +392,8 @@ static bool lacks_gaps(const struct source *source) {
 /* ------------------------------------------------------------------ what Python calls */
 
 API void openhtp_plan_free(struct plan *plan) {
+    if (!plan)
+        return;
     for (int64_t i = 0; i < plan->client_count; i++) {
         free(plan->clients[i].backlog);
         free(plan->latencies[i].items);
@@ -447,20 +449,23 @@ API void openhtp_plan_layout(int64_t *sizes) {
     sizes[3] = sizeof(struct figures);
 }
 
-/* Returns NULL if there is no memory. */
-API struct plan *openhtp_plan_new(
-    const struct device *device, const struct client_spec *clients, int64_t client_count,
+/* Writes the plan to where the caller keeps it, NULL if there is no memory: a Ctrl-C comes between a call and the
+   assignment of its result, which would then be nobody's. */
+API void openhtp_plan_make(
+    struct plan **kept, const struct device *device, const struct client_spec *clients, int64_t client_count,
     const struct source_spec *sources, int64_t source_count, int keeps_log
 ) {
     struct plan *plan = calloc(1, sizeof *plan);
+    *kept = plan;
     if (!plan)
-        return NULL;
+        return;
     plan->device = *device;
     plan->keeps_log = keeps_log;
     make_rooms(plan, client_count, source_count);
     if (plan->is_out_of_memory) {
         openhtp_plan_free(plan);
-        return NULL;
+        *kept = NULL;
+        return;
     }
     plan->client_count = client_count;
     plan->source_count = source_count;
@@ -478,7 +483,6 @@ API struct plan *openhtp_plan_new(
         plan->sources[i].left = sources[i].count;
         plan->sources[i].client = &plan->clients[sources[i].client];
     }
-    return plan;
 }
 
 /* Gives a random source its next gaps; those before are used up. */
