@@ -106,9 +106,28 @@ def test_a_logarithm_of_a_spectrum_is_named(tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "in.npz", x=0.5 * np.sin(2 * np.pi * 7.04 * time / 512).astype(np.float32)[None])
     text = invoke(path, "--input", tmp_path / "in.npz", "--min-sqnr", 30, code=1)
-    assert "why: node 'loudness' (Log) is the first below 30 dB" in text
+    assert "why: node 'loudness' (Log) is the first that is infinite or NaN in half precision" in text
     assert "the constant 'least', 1e-08, is 0 in half precision" in text
     assert "a logarithm shows what half precision rounds off" in text
+
+
+def test_silence_that_is_infinite_because_its_epsilon_is_0_is_named(tmp_path: Path) -> None:
+    """No value of the float model is beyond half precision."""
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["power"], name="power"),
+        helper.make_node("Add", ["power", "least"], ["lifted"], name="lifted"),
+        helper.make_node("Log", ["lifted"], ["y"], name="loudness"),
+    ]
+    constants = {"least": np.array([1e-8], np.float32)}
+    path = saved(tmp_path / "m.onnx", nodes, [floats("x", [1, 4])], [floats("y", [1, 4])], **constants)
+    np.savez(tmp_path / "in.npz", x=np.array([[0.5, 0.5, 0, 0.5]], np.float32))
+    text = invoke(path, "--input", tmp_path / "in.npz", "--check-range", code=1)
+    named = "node 'loudness' (Log) is the first that is infinite or NaN in half precision"
+    assert f"why: {named}; the constant 'least', 1e-08, is 0 in half precision" in text
+    words = ["run", str(path), "--repeat", "1", "--input", str(tmp_path / "in.npz"), "--check-range"]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "1000"})
+    assert result.exit_code == 1
+    assert f"range: {named}" in result.output
 
 
 def test_a_mask_that_half_precision_does_not_hold_hides_nothing(tmp_path: Path) -> None:

@@ -76,6 +76,53 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "openhtp.session.range_check"]
 
 
+def vanishing(last: str) -> ModelProto:
+    """A sum with an epsilon that half precision does not hold, and what is infinite at 0."""
+    made = {
+        "Log": [helper.make_node("Log", ["sum"], ["y"], name="last")],
+        "Reciprocal": [
+            helper.make_node("Sqrt", ["sum"], ["root"]),
+            helper.make_node("Reciprocal", ["root"], ["y"], name="last"),
+        ],
+        "Div": [helper.make_node("Div", ["x", "sum"], ["y"], name="last")],
+        "Pow": [helper.make_node("Pow", ["sum", "power"], ["y"], name="last")],
+        "Sqrt": [
+            helper.make_node("Sqrt", ["sum"], ["root"]),
+            helper.make_node("Div", ["x", "root"], ["y"], name="last"),
+        ],
+    }
+    constants = {"epsilon": 1e-8, "power": -0.5}
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "epsilon"], ["sum"], name="add"), *made[last]],
+        "vanishing",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(np.array(number, np.float32), name) for name, number in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.mark.parametrize("last", ["Log", "Reciprocal", "Div", "Pow", "Sqrt"])
+def test_a_session_tells_of_infinities_that_full_precision_does_not_have(
+    last: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No value is beyond half precision, but an epsilon is 0 there."""
+    caplog.set_level(logging.WARNING)
+    silence = {"x": np.array([[1.0, 0.5, 0.0, 1.0]], np.float32)}
+    model = vanishing(last)
+    assert not check_range(model, [silence])
+    with htp.InferenceSession(model.SerializeToString()) as session:
+        for _ in range(2):
+            (output,) = session.run(None, silence)
+            assert not np.isfinite(output).all()
+    (message,) = _warnings(caplog)
+    assert "output 'y' has infinities or NaNs that full precision does not have" in message
+    caplog.clear()
+    with htp.InferenceSession(model.SerializeToString()) as session:
+        session.run(None, {"x": np.full((1, 4), np.nan, np.float32)})
+    assert _warnings(caplog) == []
+
+
 def test_a_session_tells_once_where_infinities_come_from(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with htp.InferenceSession(summing(last="Sqrt"), transport="inprocess") as session:

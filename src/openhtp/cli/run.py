@@ -146,6 +146,8 @@ def _write(outcome: RunResult, output: Path | None, trace: Path | None) -> None:
 # What ``openhtp run`` prints.
 
 _SHOWN = 12
+# Below what only infinities and NaNs are.
+_INFINITE_DB = -1000.0
 _COLUMNS = ("part", "where", "nodes", "why not on the HTP")
 _STEPS = 407  # the event under which a profile has its steps
 _STYLES = {CheckVerdict.OK: "green", CheckVerdict.TOO_FAR: "red", CheckVerdict.NOTHING: "yellow"}
@@ -168,7 +170,7 @@ def print_outcome(ran: RunResult, title: str, filled: Mapping[str, str]) -> None
         show(_check(ran, ran.order.min_sqnr))
         _print_notes(ran)
     if ran.order.check_range:
-        _print_overflows(ran.overflows)
+        _print_overflows(ran)
 
 
 def as_json(ran: RunResult) -> dict[str, Any]:
@@ -302,9 +304,12 @@ def _print_notes(ran: RunResult) -> None:
         say(f"why: {ran.loss}", "red")
 
 
-def _print_overflows(overflows: Sequence[Overflow]) -> None:
+def _print_overflows(ran: RunResult) -> None:
     """Values that become infinite on an HTP."""
-    if not overflows:
+    overflows = ran.overflows
+    if ran.loss is not None and not overflows:
+        say(f"range: {ran.loss}", "red")
+    elif not overflows:
         say(f"range: every value stays within the {LARGEST:,.0f} of half precision", "green")
     for overflow in overflows[:_SHOWN]:
         say(f"range: {overflow}", "red")
@@ -358,9 +363,15 @@ class RunResult:
         return self._has(CheckVerdict.TOO_FAR)
 
     @property
+    def has_infinities(self) -> bool:
+        """Whether an output has infinities or NaNs on the HTP."""
+        arrays = [array for of_samples in self.outputs.values() for array in of_samples]
+        return any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays)
+
+    @property
     def status(self) -> int:
         """The exit status: 0 if every check passed."""
-        if self.is_too_far or self.overflows:
+        if self.is_too_far or self.overflows or self.loss is not None:
             return 1
         return NOTHING_COMPARED if self._has(CheckVerdict.NOTHING) else 0
 
@@ -392,6 +403,8 @@ def carry_out(order: RunOrder, model: bytes, samples: Sequence[Feeds]) -> RunRes
             ran.loss = find_loss(model, samples, order.min_sqnr, order.soc)
     if order.check_range:
         ran.overflows = check_range(model, samples)
+        if not ran.overflows and ran.loss is None and ran.has_infinities:
+            ran.loss = find_loss(model, samples, _INFINITE_DB, order.soc)
     return ran
 
 

@@ -84,8 +84,11 @@ def _vanished(model: bytes, tensor: str) -> str:
 def _lost_in(report: NodeReport, least_db: float, vanished: str) -> HalfPrecisionLoss:
     reasons = [vanished, _WHY.get(report.op_type.rpartition("+")[2], "")]
     reason = "; ".join(words for words in reasons if words)
-    words = (
-        f"node {report.node!r} ({report.op_type}) is the first below {least_db:g} dB: {report.htp.sqnr_db:.1f} dB"
-        f" in half precision, {report.lost_db:.1f} of them lost in it{f'; {reason}' if reason else ''}"
-    )
+    first = f"node {report.node!r} ({report.op_type}) is the first"
+    if math.isfinite(report.htp.sqnr_db):
+        loss = f"{report.htp.sqnr_db:.1f} dB in half precision, {report.lost_db:.1f} of them lost in it"
+        words = f"{first} below {least_db:g} dB: {loss}"
+    else:
+        words = f"{first} that is infinite or NaN in half precision"
+    words += f"; {reason}" if reason else ""
     return HalfPrecisionLoss(report.node, report.op_type, words)

@@ -203,6 +203,7 @@ class RangeWatch:
         try:
             arrays = {name: np.asarray(array) for name, array in feeds.items()}
             overflows = check_range(self._source, [arrays], dims=self._dims, freeze=self._freeze)
+            only_here = bool(broken) and not overflows and self._is_finite_on_cpu(arrays, broken[0])
         except Exception as error:  # A report must not end a run that is over.
             log.debug("the range of values cannot be checked: %s", error)
             return False
@@ -210,7 +211,20 @@ class RangeWatch:
             what = f"output {broken[0]!r} has infinities or NaNs" if broken else "a run left half precision"
             more = f" (and {len(overflows) - 1} more)" if len(overflows) > 1 else ""
             log.warning("%s: %s%s; quantize the model, or scale its values down", what, overflows[0], more)
+        elif only_here:
+            log.warning(
+                "output %r has infinities or NaNs that full precision does not have: a small number may be 0"
+                " in half precision; openhtp run --check names the node",
+                broken[0],
+            )
         return bool(overflows)
+
+    def _is_finite_on_cpu(self, feeds: Mapping[str, Array], name: str) -> bool:
+        """Whether an output has neither infinities nor NaNs in full precision."""
+        session = _session(with_fixed_inputs(self._source, self._dims, self._freeze, may_stay_open=True))
+        wanted = {value.name for value in session.get_inputs()}
+        (output,) = session.run([name], {key: array for key, array in feeds.items() if key in wanted})
+        return _is_finite(output)
 
 
 def _is_small_and_float(source: ModelSource) -> bool:
