@@ -24,7 +24,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
-WAYS = {way.name: way for way in (kernel_copies._by_the_kernel(), kernel_copies._by_files())}
+WAYS = {way.name: way for way in (kernel_copies.by_the_kernel(), kernel_copies.by_files())}
 
 
 OPENED = """
@@ -46,7 +46,7 @@ def test_a_way_that_is_not_needed_holds_no_files() -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CopyWay:
     """Copies are made in one way only."""
     one = WAYS[request.param]
-    if not kernel_copies._works(one):
+    if not kernel_copies.works(one):
         pytest.skip("this kernel or emulator does not copy in this way")
     for name in ("readv", "writev", "long_readv", "long_writev"):
         monkeypatch.setattr(memory, f"_{name}", getattr(one, name))

@@ -56,7 +56,7 @@ def test_each_page_is_looked_at_once(pages: int) -> None:
 
 def test_long_copies_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_MOST_AT_ONCE", 5000)
-    source = random.Random(1).randbytes(memory._LONG_BYTES + 12_345)
+    source = random.Random(1).randbytes(memory.LONG_BYTES + 12_345)
     target = bytearray(len(source))
     place = ctypes.addressof(ctypes.c_char.from_buffer(target))
     memory.write(place, source)
@@ -66,10 +66,10 @@ def test_long_copies_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("end", [True, False])
 def test_a_long_copy_of_memory_that_is_partly_missing_is_refused(end: bool) -> None:
-    memory_size = 2 * memory._LONG_BYTES
+    memory_size = 2 * memory.LONG_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = _libc.mmap(None, memory_size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    _libc.mprotect(address + (memory_size - PAGE if end else memory._LONG_BYTES), PAGE, 0)
+    _libc.mprotect(address + (memory_size - PAGE if end else memory.LONG_BYTES), PAGE, 0)
     with pytest.raises(InvalidArgument, match=f"some data: {memory_size} bytes at {address:#x} are not"):
         memory.read(address, memory_size, "some data")
     with pytest.raises(InvalidArgument, match="some data is NULL"):

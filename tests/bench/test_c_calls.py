@@ -32,13 +32,13 @@ def test_it_runs_and_tells() -> None:
     [((5, 10, 10), True), ((5, 10, 11), False), ((5, 10, 10, 112), True), ((5, 10, 10, 114), False)],
 )
 def test_a_piece_is_quiet_if_the_loops_and_the_long_run_are(row: tuple[float, ...], quiet: bool) -> None:
-    assert c_calls._piece("sync", *row, most_us=10.6, alone_us=100).quiet is quiet
+    assert c_calls.piece_of("sync", *row, most_us=10.6, alone_us=100).quiet is quiet
 
 
 def test_quiet_pieces_count_where_there_are_any() -> None:
     pieces = [CallPiece("sync", 9.0, True), CallPiece("sync", 90.0, False), CallPiece("later", 50.0, False)]
-    assert c_calls._numbers_of(pieces, "sync") == [9.0]
-    assert c_calls._numbers_of(pieces, "later") == [50.0]
+    assert c_calls.numbers_of(pieces, "sync") == [9.0]
+    assert c_calls.numbers_of(pieces, "later") == [50.0]
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

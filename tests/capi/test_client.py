@@ -118,12 +118,12 @@ def test_metadata_tells_the_spill_fill_buffer(device: LibraryDevice, lib_dir: Pa
     system = SystemLibrary(lib_dir / "libQnnSystem.so")
     handle, place = ctypes.c_void_p(), ctypes.c_void_p()
     data = ctypes.create_string_buffer(blob, len(blob))
-    system._call("systemContextCreate", ctypes.addressof(handle))
-    system._call("systemContextGetMetaData", handle, ctypes.addressof(data), len(blob), ctypes.addressof(place))
+    system.call("systemContextCreate", ctypes.addressof(handle))
+    system.call("systemContextGetMetaData", handle, ctypes.addressof(data), len(blob), ctypes.addressof(place))
     info = struct("BinaryInfoV3").from_address(place.value)
     graph = struct("GraphInfo").from_address(info.graphs)
     assert struct("GraphBlobInfo").from_address(graph.blob).spill_fill == 12345
-    system._call("systemContextFree", handle)
+    system.call("systemContextFree", handle)
 
 
 def test_one_configuration_serves_contexts_that_are_made_and_restored(device: LibraryDevice) -> None:

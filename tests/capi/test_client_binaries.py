@@ -253,9 +253,9 @@ def test_b7_a_read_budget_reads_the_mapped_file_in_chunks(
     device: LibraryDevice, mapped: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[int] = []
-    write = shm._write
+    write = shm.write_at
     monkeypatch.setattr(
-        shm, "_write", lambda fd, offset, left: copied.append(len(left)) or write(fd, offset, left)
+        shm, "write_at", lambda fd, offset, left: copied.append(len(left)) or write(fd, offset, left)
     )
     keep: list[Any] = []
     budget = custom("HtpContextConfig", HtpContextOption.FILE_READ_MEMORY_BUDGET, keep, number=4)
@@ -323,8 +323,8 @@ def test_b8_a_signal_is_armed_before_a_binary_is_copied(
 
         return look
 
-    monkeypatch.setattr(shm, "_write", seen(shm._write))
-    monkeypatch.setattr(memory, "_read_long", seen(memory._read_long))
+    monkeypatch.setattr(shm, "write_at", seen(shm.write_at))
+    monkeypatch.setattr(memory, "read_long", seen(memory.read_long))
     room = ctypes.create_string_buffer(blob, len(blob))
     assert create(device, ctypes.addressof(room), len(blob), [], signal)[0] == 0
     assert armed
@@ -335,7 +335,7 @@ def test_b8_an_abort_ends_the_copying_of_a_binary(
     device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal = abort_signal(device)
-    write, copied, answers = shm._write, [0], []
+    write, copied, answers = shm.write_at, [0], []
 
     def write_and_abort(fd: int, offset: int, left: memoryview) -> int:
         if not answers:
@@ -343,7 +343,7 @@ def test_b8_an_abort_ends_the_copying_of_a_binary(
         copied[0] += len(left)
         return write(fd, offset, left)
 
-    monkeypatch.setattr(shm, "_write", write_and_abort)
+    monkeypatch.setattr(shm, "write_at", write_and_abort)
     room = ctypes.create_string_buffer(blob, len(blob))
     assert create(device, ctypes.addressof(room), len(blob), [], signal) == (ABORTED, 0)
     assert answers == [0]

@@ -206,7 +206,7 @@ def test_the_collector_is_spared_where_python_is_ours_alone(
     gc.unfreeze()  # the tests themselves, which tests/conftest.py keeps from the collector
     monkeypatch.setattr(device_entries, "natives", [SimpleNamespace(owns_python=owns_python)])
     try:
-        device_entries._spare_collector()
+        device_entries.spare_collector()
         assert bool(gc.get_freeze_count()) is owns_python
     finally:
         gc.freeze()

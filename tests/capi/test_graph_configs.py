@@ -92,13 +92,13 @@ def stored(context: LibraryContext, lib_dir: Path) -> Any:
     system = SystemLibrary(lib_dir / "libQnnSystem.so")
     handle, place = ctypes.c_void_p(), ctypes.c_void_p()
     data = ctypes.create_string_buffer(blob, len(blob))
-    system._call("systemContextCreate", ctypes.addressof(handle))
-    system._call("systemContextGetMetaData", handle, ctypes.addressof(data), len(blob), ctypes.addressof(place))
+    system.call("systemContextCreate", ctypes.addressof(handle))
+    system.call("systemContextGetMetaData", handle, ctypes.addressof(data), len(blob), ctypes.addressof(place))
     info = struct("BinaryInfoV3").from_address(place.value)
     about = struct("GraphBlobInfo").from_buffer_copy(
         struct("GraphBlobInfo").from_address(struct("GraphInfo").from_address(info.graphs).blob)
     )
-    system._call("systemContextFree", handle)
+    system.call("systemContextFree", handle)
     return about
 
 

@@ -111,7 +111,7 @@ def test_a_client_whose_functions_do_not_return_is_held_back(graph: QueuedGraph)
 
     client = threading.Thread(target=work)
     client.start()
-    wait_until(lambda: opened.places._waiters)
+    wait_until(lambda: opened.places.waiters)
     assert accepted == [0] * (most - 1)
     may_go.post(most + 2)
     client.join(PATIENCE_S)
@@ -141,7 +141,7 @@ def test_who_is_told_after_the_end_hears_of_it(notifier: ClientNotifier) -> None
         tell(notifier, "sem_post", told)
         notifier.close()
         assert told.is_posted_soon(free)
-        assert notifier._thread is None
+        assert notifier.thread is None
 
 
 def test_functions_that_were_not_begun_in_time_are_dropped(
@@ -157,5 +157,5 @@ def test_functions_that_were_not_begun_in_time_are_dropped(
         notifier.close(0.01)
     assert "it and 2 more that wait are dropped" in caplog.text
     may_go.post()
-    wait_until(lambda: notifier._thread is None)
+    wait_until(lambda: notifier.thread is None)
     assert held.sem_trywait(told._room) != 0

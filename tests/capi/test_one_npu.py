@@ -38,7 +38,7 @@ def backends(lib_dir: Path) -> Iterator[list[c_table.Backend]]:
 
 def npus() -> set[Any]:
     """What is behind all handles of devices."""
-    return {held.device().link._lease.host for held in handles.of_kind(DeviceHeld)}
+    return {held.device().link.lease.host for held in handles.of_kind(DeviceHeld)}
 
 
 def long_graph(context: c_table.Context, **options: Any) -> c_table.Graph:

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from openhtp.cli.main import _Overview, app
+from openhtp.cli.main import CommandOverview, app
 from openhtp.vendor.library import find_library
 from tests.waiting import PATIENCE_S
 
@@ -57,7 +57,7 @@ def test_help_names_every_command(run) -> None:
 def test_help_says_of_every_command_what_that_says_of_itself() -> None:
     folder = typer.main.get_command(app)
     context = folder.make_context("openhtp", ["--version"], resilient_parsing=True)
-    overview = _Overview(name="openhtp")
+    overview = CommandOverview(name="openhtp")
     for name in overview.list_commands(context):
         purpose = overview.get_command(context, name).help
         assert purpose

@@ -51,14 +51,14 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
 
 def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "native", object)
-    assert doctor._sessions() == "made by ONNX Runtime's C interface"
+    assert doctor.sessions() == "made by ONNX Runtime's C interface"
     monkeypatch.setattr(native, "native", lambda: None)
     monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    found = doctor._sessions()
+    found = doctor.sessions()
     assert isinstance(found, doctor.CheckupLine)
     assert (found.health, "no C compiler" in found.detail, "gcc" in found.advice) == ("missing", True, True)
     monkeypatch.setenv(native.SWITCH, "0")
-    found = doctor._sessions()
+    found = doctor.sessions()
     assert isinstance(found, doctor.CheckupLine)
     assert found.advice == f"unset {native.SWITCH}"
 
@@ -68,7 +68,7 @@ def test_a_broken_emulator_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monk
     def broken(backend: htp.Backend) -> str:
         raise htp.DeviceLost("the device process went away")
 
-    monkeypatch.setattr(doctor, "_try_device", broken)
+    monkeypatch.setattr(doctor, "try_device", broken)
     code, output, report = run_doctor(tmp_path)
     assert code == 1
     assert checks(report)["emulator"]["health"] == "broken"
@@ -83,14 +83,14 @@ def test_a_wrong_answer_is_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(htp.Graph, "execute_async", lambda *_: Wrong())
     with htp.Backend() as backend, pytest.raises(ArithmeticError, match=r"1 \+ 2 was computed as 1"):
-        doctor._try_device(backend)
+        doctor.try_device(backend)
 
 
 @pytest.mark.usefixtures("no_library")
 def test_wrong_products_are_no_health(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(htp.Graph, "execute", lambda *_: {"y": doctor.np.zeros((2, 2), "uint8")})
     with pytest.raises(ArithmeticError, match="products of extreme 8-bit numbers are wrong"):
-        doctor._products()
+        doctor.products()
 
 
 def test_a_damaged_library_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_runtime_directory_that_others_can_enter_is_broken(
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
     monkeypatch.setenv("OPENHTP_RUNTIME_DIR", str(open_to_all))
-    finding = doctor._guarded("runtime directory", doctor._runtime_directory, "set it")
+    finding = doctor.guarded("runtime directory", doctor.runtime_directory, "set it")
     assert finding.health is doctor.Health.BROKEN
     assert "0700" in finding.detail
 

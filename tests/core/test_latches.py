@@ -41,7 +41,7 @@ def test_a_latch_opens_once_and_for_all() -> None:
 def test_all_who_wait_are_told() -> None:
     latch = Latch()
     waiting = [beside(lambda: latch.wait(PATIENCE_S), name="waiter") for _ in range(5)]
-    while len(latch._calls) < 5:
+    while len(latch.calls) < 5:
         threading.Event().wait(0.001)
     latch.unlock()
     assert all(each.result(PATIENCE_S) for each in waiting)
@@ -51,7 +51,7 @@ def test_who_gives_up_leaves_nothing() -> None:
     latch = Latch()
     for _ in range(100):
         latch.wait(0)
-    assert not latch._calls
+    assert not latch.calls
 
 
 def test_what_one_call_raises_keeps_no_other_from_being_made(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +93,7 @@ def test_awaiting_that_was_cancelled_ends_nothing() -> None:
     async def given_up() -> int:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(wait(), 0.001)
-        assert not promise._latch._calls
+        assert not promise._latch.calls
         promise.keep(3)
         return await promise
 

@@ -180,7 +180,7 @@ def test_restart_wakes_a_blocked_submitter(backend: htp.Backend) -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    wait_until(lambda: graph.context.opened.places._waiters)
+    wait_until(lambda: graph.context.opened.places.waiters)
     os.kill(device.pid, signal.SIGKILL)
     thread.join(PATIENCE_S)
     assert [type(error) for error in caught] == [htp.DeviceLost]

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import openhtp
-from openhtp.cli.sweep import _print
+from openhtp.cli.sweep import print_result
 from openhtp.sweeping import load_results
 from openhtp.sweeping.results import result_to_html
 from openhtp.sweeping.store import FILE
@@ -68,7 +68,7 @@ def attack(rng: random.Random, budget: Budget, watch: Watch) -> None:
             title = f"{damage.__name__}({seed})"
             with watch.call(f"load_results({title})"):
                 found = load_results(folder)
-                _print(found, 3)
+                print_result(found, 3)
                 result_to_html(found)
                 found.to_json()
             with watch.call(f"sweep(store={title})"):

@@ -110,7 +110,7 @@ class Rig:
 
     def check(self) -> None:
         self.settle()
-        assert not self.context.opened.places._waiters
+        assert not self.context.opened.places.waiters
         assert all(
             not calls for graph in (self.graph, self.other) for calls in graph.loaded.callee._under_way.values()
         )
@@ -262,7 +262,7 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
     runs = [rig.graph.execute_async({"x": ramp()}) for _ in range(3)]
 
     def interrupt() -> None:
-        wait_until(lambda: rig.context.opened.places._waiters)
+        wait_until(lambda: rig.context.opened.places.waiters)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -275,7 +275,7 @@ def test_waiting_for_a_place_can_be_interrupted(rig: Rig) -> None:
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert rig.context.pending == 3
-    assert not rig.context.opened.places._waiters
+    assert not rig.context.opened.places.waiters
     release(rig.device)
     for run in runs:
         run.result(PATIENCE_S)

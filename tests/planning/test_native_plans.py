@@ -269,7 +269,7 @@ def test_a_core_of_other_sources_is_left_alone(
     core: ModuleType, library_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Longer(ctypes.Structure):
-        _fields_ = (("demand", native._CoreDemand), ("more", ctypes.c_int64 * 40))
+        _fields_ = (("demand", native.CoreDemand), ("more", ctypes.c_int64 * 40))
 
     monkeypatch.setattr(native, "_CoreClient", Longer)
     with pytest.raises(OSError, match="made from other sources: install openhtp again"):
@@ -308,7 +308,7 @@ def test_times_that_the_core_cannot_tell_are_left_to_python(core: ModuleType, ch
     sources = tuple(replace(source, count=30, until_ns=None, **change) for source in scenario.sources)
     scenario = replace(scenario, sources=sources, duration_ns=None)
     run = simulate(scenario)
-    assert run.end_ns > native._LARGEST
+    assert run.end_ns > native.LARGEST
     assert run == replace(simulate(scenario, keep_log=True), log=[])
 
 

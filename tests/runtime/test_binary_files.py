@@ -346,7 +346,7 @@ def test_equal_graphs_have_the_same_sessions(backend: htp.Backend) -> None:
     with device.create_context_from_binary(both) as context:
         one, two = context.graphs.values()
         held = [
-            graph.loaded for graph in next(iter(device.link._lease.host.core.sessions.values())).graphs.values()
+            graph.loaded for graph in next(iter(device.link.lease.host.core.sessions.values())).graphs.values()
         ]
         stages = [{id(stage.session) for stage in loaded._stages.stages} for loaded in held]
         assert stages[0] == stages[1]

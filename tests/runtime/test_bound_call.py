@@ -197,7 +197,7 @@ def test_a_more_urgent_caller_has_its_turn_at_the_end_of_a_step_and_takes_no_que
     for bound in (on_low, on_other):
         for _ in range(3):
             bound.run()
-    seat, direct = low.loaded.callee.link._lease.host.seat, on_low._shortcut._direct
+    seat, direct = low.loaded.callee.link.lease.host.seat, on_low._shortcut._direct
     order, began = list[object](), threading.Event()
 
     class WatchedSteps:
@@ -304,7 +304,7 @@ def test_a_client_that_does_not_hear_is_held_back(local: htp.Graph, short: None)
     most = most_untold(local.context.queue_depth)
     wait_until(lambda: len(accepted) >= most)
     places = local.loaded.callee.places
-    wait_until(lambda: places._waiters)
+    wait_until(lambda: places.waiters)
     assert len(accepted) == most
     heard.set()
     thread.join(PATIENCE_S)

@@ -96,13 +96,13 @@ def test_a_loaded_graph_is_not_placed_again(shared_device: htp.Device, monkeypat
     """Its profile tells the binary's placement."""
     binary = binary_of(shared_device, vtcm_mb=2)
     used = []
-    stored = modelled.Modelled._stored_placement
+    stored = modelled.Modelled.stored_placement
 
     def noting(self: modelled.Modelled, program: HtpProgram) -> Any:
         used.append(stored(self, program))
         return used[-1]
 
-    monkeypatch.setattr(modelled.Modelled, "_stored_placement", noting)
+    monkeypatch.setattr(modelled.Modelled, "stored_placement", noting)
     with shared_device.create_context_from_binary(binary) as context:
         profile = shared_device.backend.create_profile("detailed")
         context.graph("maps").execute({"x": np.zeros((1, SIDE, SIDE, CHANNELS), np.float32)}, profile=profile)

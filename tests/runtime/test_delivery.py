@@ -152,7 +152,7 @@ def test_a_notifier_that_is_told_twice_to_end_ends() -> None:
     notifier.stop()
     notifier.stop()
     may_go.set()
-    wait_until(lambda: notifier._thread is None)
+    wait_until(lambda: notifier.thread is None)
 
 
 def test_who_asks_after_the_end_is_answered_and_no_thread_is_left() -> None:
@@ -276,7 +276,7 @@ def test_what_is_dropped_is_not_called_later(caplog: pytest.LogCaptureFixture) -
     for number in range(3):
         notifier.post(told.append, number)
     assert runs.wait(PATIENCE_S)
-    thread = notifier._thread
+    thread = notifier.thread
     assert thread is not None
     with caplog.at_level(logging.WARNING):
         notifier.close(0.01)

@@ -49,7 +49,7 @@ def test_abort_reaches_a_call_that_waits_for_a_place(
         first = graph.execute_async({"x": ramp()})
         thread = threading.Thread(target=submit)
         thread.start()
-        while not context.opened.places._waiters:
+        while not context.opened.places.waiters:
             threading.Event().wait(0.001)
         abort.trigger()
         thread.join(PATIENCE_S)
@@ -74,7 +74,7 @@ def test_abort_of_a_synchronous_execution(shared_backend: htp.Backend, graph: ht
 
     thread = threading.Thread(target=run)
     thread.start()
-    while abort.interrupt._target is None:
+    while abort.interrupt.target is None:
         threading.Event().wait(0.001)
     abort.trigger()
     thread.join(PATIENCE_S)

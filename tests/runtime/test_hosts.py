@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 
 def npu_of(device: htp.Device) -> object:
-    return device.link._lease.host
+    return device.link.lease.host
 
 
 def test_by_default_a_device_is_a_process_and_an_npu_of_its_own(backend: htp.Backend) -> None:

@@ -54,7 +54,7 @@ def test_a_hook_that_does_not_exist_is_refused() -> None:
 
 def test_every_hook_belongs_to_a_method() -> None:
     importlib.import_module("openhtp.runtime.instruments.saving_calls")
-    assert {name for name, points in it._points.items() if points} == HOOKS
+    assert {name for name, points in it.hook_points.items() if points} == HOOKS
 
 
 def test_only_hooks_of_executions_bar_their_shortcut() -> None:

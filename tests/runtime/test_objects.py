@@ -241,13 +241,13 @@ def test_freed_objects_say_so(backend: htp.Backend) -> None:
 
 def test_life_cycle_table_is_complete() -> None:
     """Whatever is refused raises one of ours, with a name and a number."""
-    kinds = {kind for kind, _ in lifecycle._ALLOWED}
-    calls = {call for allowed in lifecycle._ALLOWED.values() for call in allowed}
+    kinds = {kind for kind, _ in lifecycle.ALLOWED}
+    calls = {call for allowed in lifecycle.ALLOWED.values() for call in allowed}
     for kind in kinds:
         for state in State:
             for call in calls:
                 life = Life(kind, "x", state)
-                if call in lifecycle._ALLOWED.get((kind, state), ()):
+                if call in lifecycle.ALLOWED.get((kind, state), ()):
                     life.require(call)
                     continue
                 with pytest.raises(htp.QnnError) as caught:

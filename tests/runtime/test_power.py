@@ -259,7 +259,7 @@ class TestDuct:
 def looks_long(patience: looking.Looking) -> bool:
     """Begins to look; for as long as is asked for, or only as one does unasked."""
     assert patience.begin(10**10)
-    return patience._patience_ns == 10**10
+    return patience.patience_ns == 10**10
 
 
 class TestLooking:
@@ -331,13 +331,13 @@ class TestAdaptivePolling:
         polling = Polling()
         for graph in range(10_000):
             polling.learn(graph, 1)
-        assert len(polling._lengths) <= 1024
+        assert len(polling.lengths) <= 1024
 
 
 def test_polling_is_what_the_longest_vote_says(backend: htp.Backend) -> None:
     device = backend.create_device()
     first, second = device.create_power_config(), device.create_power_config()
-    polling = device.link._polling  # type: ignore[attr-defined]
+    polling = device.link.polling  # type: ignore[attr-defined]
     first.set(rpc_polling_us=100)
     second.set(rpc_polling_us=300, adaptive_polling_us=1000)
     assert (polling.polling_ns, polling.adaptive_ns) == (300_000, 1_000_000)

@@ -275,7 +275,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in table._SUPPORTED if not name.startswith("GROUP_")])
+@pytest.mark.parametrize("name", [name for name in table.SUPPORTED if not name.startswith("GROUP_")])
 def test_what_is_said_to_be_there_can_be_used(rig: Rig, name: str) -> None:
     assert has_capability(name)
     if name in ELSEWHERE:
@@ -307,8 +307,8 @@ def test_what_is_said_not_to_be_there_is_refused(rig: Rig) -> None:
 
 
 def test_no_row_is_there_twice() -> None:
-    assert not set(table._SUPPORTED) & set(table._NOT_SUPPORTED)
-    numbers = [*table._SUPPORTED.values(), *table._NOT_SUPPORTED.values()]
+    assert not set(table.SUPPORTED) & set(table.NOT_SUPPORTED)
+    numbers = [*table.SUPPORTED.values(), *table.NOT_SUPPORTED.values()]
     assert len(set(numbers)) == len(numbers)
 
 

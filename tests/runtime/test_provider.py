@@ -214,12 +214,12 @@ def test_the_same_descriptor_twice(backend: htp.Backend, made: tuple[bytes, dict
     external = ClientBuffers(keeper.callback)
     fd = os.memfd_create("w", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 8192)
-    external._take(DataRequest(4096, 4096), fd)
+    external.take(DataRequest(4096, 4096), fd)
     with pytest.raises(htp.InvalidArgument, match="again"):
-        external._take(DataRequest(8192, 4096), fd)
+        external.take(DataRequest(8192, 4096), fd)
     copy = os.dup(fd)
     with pytest.raises(htp.InvalidArgument, match="memory of another"):
-        external._take(DataRequest(8192, 4096), copy)
+        external.take(DataRequest(8192, 4096), copy)
     external.release()
     external.release()
     assert sorted(keeper.released) == sorted([fd, copy])

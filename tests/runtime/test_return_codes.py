@@ -152,7 +152,7 @@ def test_a_context_that_is_freed_while_a_call_takes_memory(
     context: htp.Context, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     graph = relu_graph(context)
-    ask = ContextMemory._ask_for
+    ask = ContextMemory.ask_for
 
     def ask_beside_a_free(memory: ContextMemory, buffer: SharedBuffer, use: str = "") -> int:
         if moment == "asked":
@@ -162,7 +162,7 @@ def test_a_context_that_is_freed_while_a_call_takes_memory(
             context.free()
         return number
 
-    monkeypatch.setattr(ContextMemory, "_ask_for", ask_beside_a_free)
+    monkeypatch.setattr(ContextMemory, "ask_for", ask_beside_a_free)
     error = refused(graph, {"x": ramp()})
     assert (error.name, error.code) == ("QNN_GRAPH_ERROR_INVALID_CONTEXT", 6039)
     assert "its context was freed" in error.message

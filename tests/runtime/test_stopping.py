@@ -270,7 +270,7 @@ def test_b8_copying_a_binary_from_memory_ends_with_the_call(
     ballast = make_section(bytes(64 * MIB))
     heavy = dataclasses.replace(small.packed("a"), blobs=(*small.packed("a").blobs, ballast))
     large = kind(b"".join(pack_graphs([heavy], small.info)))
-    signal, write, copied = backend.create_signal(), shm._write, [0]
+    signal, write, copied = backend.create_signal(), shm.write_at, [0]
 
     def write_and_abort(fd: int, offset: int, left: memoryview) -> int:
         if not copied[0]:
@@ -278,7 +278,7 @@ def test_b8_copying_a_binary_from_memory_ends_with_the_call(
         copied[0] += len(left)
         return write(fd, offset, left)
 
-    monkeypatch.setattr(shm, "_write", write_and_abort)
+    monkeypatch.setattr(shm, "write_at", write_and_abort)
     with pytest.raises(htp.Aborted):
         shared_device.create_context_from_binary(large, signal=signal)
     assert 0 < copied[0] < 16 * MIB

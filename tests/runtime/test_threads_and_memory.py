@@ -203,14 +203,14 @@ def test_memory_that_is_granted_while_the_context_goes_is_given_back(
     """On another thread, say: the device grants it, and the context is freed before anybody has it."""
     context = backend.create_device().create_context()
     graph = relu_graph(context)
-    granted = ContextMemory._ask_for
+    granted = ContextMemory.ask_for
 
     def free_meanwhile(memories: ContextMemory, buffer: SharedBuffer, use: str = "") -> int:
         number = granted(memories, buffer, use)
         context.free()
         return number
 
-    monkeypatch.setattr(ContextMemory, "_ask_for", free_meanwhile)
+    monkeypatch.setattr(ContextMemory, "ask_for", free_meanwhile)
     before = descriptors()
     ask = {
         "registered": lambda: context.register_memory(4096),

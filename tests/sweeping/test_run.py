@@ -224,5 +224,5 @@ def test_tasks_grow_with_the_speed_of_the_workers(tmp_path):
         Driver(study, store, here, told.append).run()
     sizes = [len(task.points) for task in here.tasks]
     assert max(sizes) > 256
-    assert max(sizes) <= driver._LARGEST_TASK
+    assert max(sizes) <= driver.LARGEST_TASK
     assert told[-1].done == told[-1].total == 5400

@@ -72,12 +72,12 @@ def test_a_full_disk_costs_nothing_that_was_finished(tmp_path):
     with Store(tmp_path) as kept:
         kept.claim(STUDY)
         kept.add([row(number) for number in range(10)])
-        pages = kept._db.execute("PRAGMA page_count").fetchone()[0]
-        kept._db.execute(f"PRAGMA max_page_count={pages}")
+        pages = kept.database.execute("PRAGMA page_count").fetchone()[0]
+        kept.database.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(StoreError, match=r"disk is full.*make room and run"):
             kept.add([row(number) for number in range(10, 5000)])
         assert kept.numbers() == set(range(10))
-        kept._db.execute("PRAGMA max_page_count=1000000")
+        kept.database.execute("PRAGMA max_page_count=1000000")
         kept.add([row(10)])
     assert len(load_results(tmp_path).rows) == 11
 
@@ -93,6 +93,6 @@ def test_what_is_no_store(tmp_path):
 def test_a_study_that_cannot_be_read(tmp_path):
     with Store(tmp_path) as kept:
         kept.claim(STUDY)
-        kept._db.execute("UPDATE about SET value = '{}' WHERE name = 'study'")
+        kept.database.execute("UPDATE about SET value = '{}' WHERE name = 'study'")
     with pytest.raises(BadStudy, match="the study in it cannot be read"):
         load_results(tmp_path)

@@ -40,11 +40,12 @@ class CopyWay:
 
 def choose_way() -> CopyWay:
     """The kernel's call if it copies a few bytes correctly here; otherwise files, which devices need anyway."""
-    way = _by_the_kernel()
-    return way if _works(way) else _by_files()
+    way = by_the_kernel()
+    return way if works(way) else by_files()
 
 
-def _works(way: CopyWay) -> bool:
+def works(way: CopyWay) -> bool:
+    """Whether a way can copy within this process."""
     source, target = ctypes.create_string_buffer(b"openhtp"), ctypes.create_string_buffer(8)
     ours, theirs = IoVec(ctypes.addressof(target), 8), IoVec(ctypes.addressof(source), 8)
     copied = way.readv(os.getpid(), ctypes.addressof(ours), 1, ctypes.addressof(theirs), 1, 0)
@@ -55,7 +56,8 @@ def _works(way: CopyWay) -> bool:
     return copied == 8 and target.raw == source.raw
 
 
-def _by_the_kernel() -> CopyWay:
+def by_the_kernel() -> CopyWay:
+    """The kernel's calls that copy between processes, here within one."""
     signature: list[Any] = [ctypes.c_int, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
     calls = []
     for library in (ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True)):
@@ -65,7 +67,8 @@ def _by_the_kernel() -> CopyWay:
     return CopyWay("process_vm_readv", *calls)
 
 
-def _by_files() -> CopyWay:
+def by_files() -> CopyWay:
+    """Copies by way of a file, where the kernel refuses its calls."""
     short, long = CopyFiles(ctypes.PyDLL(None)), CopyFiles(ctypes.CDLL(None))
     return CopyWay("files", short.readv, short.writev, long.readv, long.writev)
 

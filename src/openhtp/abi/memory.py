@@ -27,7 +27,7 @@ _DELETED = " (deleted)"
 # Short copies take less time than handing the interpreter over and back. During long ones others go on.
 _way = choose_way()
 _readv, _writev, _long_readv, _long_writev = _way.readv, _way.writev, _way.long_readv, _way.long_writev
-_LONG_BYTES = 1 << 20
+LONG_BYTES = 1 << 20
 # The kernel copies at most 2 GiB less a page at once.
 _MOST_AT_ONCE = 1 << 30
 
@@ -37,14 +37,14 @@ _new_bytes.argtypes, _new_bytes.restype = [ctypes.c_void_p, ctypes.c_ssize_t], c
 
 def read(address: int, size: int, what: str = "memory") -> bytes:
     """A copy of so many bytes."""
-    if size >= _LONG_BYTES:
-        return _read_long(address, size, what)
+    if size >= LONG_BYTES:
+        return read_long(address, size, what)
     buffer = ctypes.create_string_buffer(size)
     _copy(_readv, ctypes.addressof(buffer), address, size, what)
     return buffer.raw
 
 
-def _read_long(address: int, size: int, what: str) -> bytes:
+def read_long(address: int, size: int, what: str) -> bytes:
     """Read into bytes that are neither cleared first nor copied again; nobody else has them yet."""
     check_readable(address, size, what)  # before so much room is made for nothing
     data: bytes = _new_bytes(None, size)
@@ -54,7 +54,7 @@ def _read_long(address: int, size: int, what: str) -> bytes:
 
 def write(address: int, data: bytes, what: str = "memory") -> None:
     """Put bytes where somebody wants them."""
-    _copy(_writev if len(data) < _LONG_BYTES else _long_writev, _address(data), address, len(data), what)
+    _copy(_writev if len(data) < LONG_BYTES else _long_writev, _address(data), address, len(data), what)
 
 
 def _address(data: bytes) -> int:

@@ -106,7 +106,7 @@ def run(
         yield Progress("the same on the vendor's library", 1, 5)
         theirs = [] if vendor is None else _pieces(program, str(vendor), "calls", str(pieces))
         result.calls = [
-            CallsRow(words, _median(ours, what), _median(theirs, what) if _numbers_of(theirs, what) else None)
+            CallsRow(words, _median(ours, what), _median(theirs, what) if numbers_of(theirs, what) else None)
             for what, words in _WORDS.items()
         ]
         yield Progress(f"an urgent graph beside {network}", 2, 5)
@@ -228,10 +228,10 @@ def _pieces(program: Path, *words: str) -> list[CallPiece]:
     loops = [float(value) for row in rows for value in row[2:4] if float(value)]
     most_us = MOST_SLOWED * min(loops, default=0.0)
     alone_us = next((float(row[1]) for row in rows if row[0] == "long"), 0.0)
-    return [_piece(row[0], *map(float, row[1:]), most_us=most_us, alone_us=alone_us) for row in rows]
+    return [piece_of(row[0], *map(float, row[1:]), most_us=most_us, alone_us=alone_us) for row in rows]
 
 
-def _piece(
+def piece_of(
     what: str,
     number: float,
     before_us: float,
@@ -246,14 +246,14 @@ def _piece(
     return CallPiece(what, number, max(before_us, after_us) <= most_us and is_long_quiet)
 
 
-def _numbers_of(pieces: Sequence[CallPiece], what: str) -> list[float]:
+def numbers_of(pieces: Sequence[CallPiece], what: str) -> list[float]:
     """The values of quiet pieces; of all pieces, if none was quiet."""
     mine = [piece for piece in pieces if piece.what == what]
     return sorted(piece.number for piece in [piece for piece in mine if piece.quiet] or mine)
 
 
 def _median(pieces: Sequence[CallPiece], what: str) -> float:
-    numbers = _numbers_of(pieces, what)
+    numbers = numbers_of(pieces, what)
     return numbers[len(numbers) // 2]
 
 

@@ -97,7 +97,7 @@ class ClientNotifier(Notifier):
         """Run a function soon, with the urgency of this thread; a client's function is queued in C."""
         if type(function) is ClientFunction and type(after) is Told:
             self._put_notice(function, status, _NICENESS_OF_CALLER, after)
-            if self._thread is None:
+            if self.thread is None:
                 self._ensure_thread()
         else:
             super().tell(function, status, after)

@@ -154,7 +154,7 @@ class DeviceHeld(HandleEntry):
         with self._lock:
             if self._made is None:
                 self._made = self._backend.create_device(soc=self.soc, pd_session=self._pd_session, **self._place)
-                _spare_collector()
+                spare_collector()
                 self._take_waiting_votes(self._made)
             return self._made
 
@@ -193,7 +193,7 @@ class DeviceHeld(HandleEntry):
         self._backend.free()
 
 
-def _spare_collector() -> None:
+def spare_collector() -> None:
     """Where Python is ours alone, the garbage collector skips objects that exist when the first device is made.
 
     Otherwise an execution now and then waits for the collector, for longer than many a graph takes.

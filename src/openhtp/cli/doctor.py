@@ -90,7 +90,7 @@ class CheckupLine:
 def examine() -> Iterator[CheckupLine]:
     """Look at everything, quick things first; devices are started and run."""
     yield from examine_installation()
-    yield _guarded(
+    yield guarded(
         "vendor", _vendor, f"unless it says what to do: check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn"
     )
 
@@ -104,20 +104,20 @@ def examine_installation() -> Iterator[CheckupLine]:
     for package in ("numpy", "onnx", "onnxruntime"):
         yield _package(package, "reinstall openhtp: pip install --force-reinstall openhtp")
     yield CheckupLine(what="telemetry", health=Health.OK, detail=_telemetry())
-    yield _guarded("sessions", _sessions, _COMPILE)
+    yield guarded("sessions", sessions, _COMPILE)
     yield _package("onnxruntime-qnn", "only for the vendor device: pip install openhtp[vendor]")
     yield CheckupLine(
         what="cores", health=Health.OK, detail=f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}"
     )
-    yield _guarded("shared memory", _shared_memory, "free memory, or raise the limit of the container")
-    yield _guarded("open files", _open_files, "raise the limit: ulimit -n 4096")
-    yield _guarded("runtime directory", _runtime_directory, "set OPENHTP_RUNTIME_DIR to a directory of your own")
-    yield _guarded("emulator", _emulator, "please report this with the text above")
-    yield _guarded("products", _products, "please report this with the text above, and the processor's name")
-    yield _guarded("genie", _genie, "give its path: openhtp genie chat --library PATH")
+    yield guarded("shared memory", _shared_memory, "free memory, or raise the limit of the container")
+    yield guarded("open files", _open_files, "raise the limit: ulimit -n 4096")
+    yield guarded("runtime directory", runtime_directory, "set OPENHTP_RUNTIME_DIR to a directory of your own")
+    yield guarded("emulator", _emulator, "please report this with the text above")
+    yield guarded("products", products, "please report this with the text above, and the processor's name")
+    yield guarded("genie", _genie, "give its path: openhtp genie chat --library PATH")
 
 
-def _guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
+def guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> CheckupLine:
     """The doctor must not fall ill: whatever a look raises is a finding."""
     try:
         seen = look()
@@ -137,7 +137,7 @@ def _package(name: str, advice: str) -> CheckupLine:
         return CheckupLine(what=name, health=Health.MISSING, detail="not installed", advice=advice)
 
 
-def _sessions() -> CheckupLine | str:
+def sessions() -> CheckupLine | str:
     """How the engine makes sessions of ONNX Runtime; either way it computes the same."""
     missing = native.absence()
     if not missing:
@@ -179,7 +179,8 @@ def _open_files() -> CheckupLine | str:
     return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} allowed"
 
 
-def _runtime_directory() -> str:
+def runtime_directory() -> str:
+    """The folder of named devices, and their names."""
     directory = rendezvous.directory()
     names = ", ".join(rendezvous.names())
     return f"{directory}; named devices: {names or 'none'}"
@@ -187,10 +188,10 @@ def _runtime_directory() -> str:
 
 def _emulator() -> str:
     with htp.Backend() as backend:
-        return _try_device(backend)
+        return try_device(backend)
 
 
-def _products() -> str:
+def products() -> str:
     """Multiply extreme numbers, which kernels of some processors get wrong unless the engine takes care."""
     depth, scale = 96, 16384.0
     inputs: npt.NDArray[np.uint8] = np.repeat(np.array([[0], [255]], np.uint8), depth, axis=1)
@@ -235,10 +236,10 @@ def _vendor() -> CheckupLine | str:
         )
     with htp.Backend(library=path) as backend:
         kind = "simulator" if platform.machine() in ("x86_64", "AMD64") else "NPU"
-        return f"{kind}, {_try_device(backend)}"
+        return f"{kind}, {try_device(backend)}"
 
 
-def _try_device(backend: htp.Backend) -> str:
+def try_device(backend: htp.Backend) -> str:
     """Start a device, run ``o = a + b`` on it and check the answer."""
     begin = time.perf_counter()
     with backend.create_device() as device:

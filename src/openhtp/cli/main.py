@@ -42,7 +42,7 @@ class _Folder(TyperGroup):
         """Print help in boxes, as every command's own help is. Errors of usage have none (see ``app``)."""
         from typer import rich_utils
 
-        overview = _Overview(name=self.name, params=self.params, help=self.help)
+        overview = CommandOverview(name=self.name, params=self.params, help=self.help)
         rich_utils.rich_format_help(obj=overview, ctx=ctx, markup_mode="rich")
 
     def invoke(self, ctx: Any) -> Any:
@@ -61,7 +61,7 @@ class _Folder(TyperGroup):
             raise
 
 
-class _Overview(_Folder):
+class CommandOverview(_Folder):
     """The commands with what each is for, read in their files: to import them all takes seconds."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

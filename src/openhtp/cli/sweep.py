@@ -99,7 +99,7 @@ def run(
             say(f"interrupted; what is finished is in {folder}, and the same command goes on from there")
             raise typer.Exit(130) from None
         _write(result, json_file, html, parquet)
-    _print(result, count)
+    print_result(result, count)
     say(f"all points are in {folder}", style="dim")
 
 
@@ -123,7 +123,7 @@ def show(
     with errors_reported():
         result = load_results(store)
         _write(result, json_file, html, parquet)
-    _print(result, count)
+    print_result(result, count)
 
 
 class _Rate(ProgressColumn):
@@ -156,7 +156,8 @@ def _write(result: SweepResult, json_file: Path | None, html: Path | None, parqu
         confirm_written(parquet)
 
 
-def _print(result: SweepResult, count: int) -> None:
+def print_result(result: SweepResult, count: int) -> None:
+    """Print the best points, the front, the effects and the failures."""
     study = result.study
     times = "measured" if study.measure == "live" else "modelled"
     say(

@@ -29,19 +29,19 @@ class Latch:
     must be sure to open it again, or have waiters that look from time to time.
     """
 
-    __slots__ = ("_calls", "is_open")
+    __slots__ = ("calls", "is_open")
 
     def __init__(self) -> None:
         self.is_open = False
         # Functions to call when it opens. The thread that takes one out of the list calls it.
-        self._calls: list[Callable[[], object]] = []
+        self.calls: list[Callable[[], object]] = []
 
     def unlock(self) -> None:
         """Let everybody go on; again does nothing."""
         self.is_open = True
-        while self._calls:
+        while self.calls:
             try:
-                call = self._calls.pop(0)
+                call = self.calls.pop(0)
             except IndexError:  # another took the last
                 return
             _make(call)
@@ -51,7 +51,7 @@ class Latch:
 
         The log has what it raises.
         """
-        self._calls.append(call)
+        self.calls.append(call)
         # A thread that opened it before that may have seen the list without it.
         if self.is_open and self._withdraw(call):
             _make(call)
@@ -79,7 +79,7 @@ class Latch:
     def _withdraw(self, call: Callable[[], object]) -> bool:
         """Take a call out of the list; False if somebody else did."""
         try:
-            self._calls.remove(call)
+            self.calls.remove(call)
         except ValueError:
             return False
         return True

@@ -35,7 +35,7 @@ _POLICIES: dict[type, int] = {Strict: 0, EarliestDeadline: 1, Fair: 2}
 _FINISHED, _GAPS_WANTED, _PAUSE, _TOO_LARGE, _NO_MEMORY = range(5)
 _NEVER = -1
 _LATEST = (1 << 63) - 1
-_LARGEST = 1 << 58
+LARGEST = 1 << 58
 _MOST_UNITS = 62  # bits of a mask
 # A fraction of a second: a Ctrl-C is not noticed before the C core comes back.
 _TURNS_AT_ONCE = 200_000
@@ -50,13 +50,15 @@ class _CoreDevice(ctypes.Structure):
     _fields_ = _int64_fields("cores", "hmx", "hvx", "vtcm", "sharing", "windowing", "parallel_graphs", "policy")
 
 
-class _CoreDemand(ctypes.Structure):
+class CoreDemand(ctypes.Structure):
+    """A client's demand, as the C core reads it."""
+
     _fields_ = _int64_fields("is_graph", "pd", "priority", "hmx", "hvx", "vtcm", "page", "overmap", "lonely")
 
 
 class _CoreClient(ctypes.Structure):
     _fields_ = (
-        ("demand", _CoreDemand),
+        ("demand", CoreDemand),
         *_int64_fields("core", "rank", "depth", "deadline_ns", "timeout_ns"),
     )
 
@@ -164,7 +166,7 @@ class CorePlan:
         self._gaps[source] = min(2 * count, _MOST_GAPS)
         drawn, mean_ns = self._draws[source], self._means[source]
         gaps = [random_gap(drawn, mean_ns) for _ in range(count)]
-        if max(gaps) >= _LARGEST:
+        if max(gaps) >= LARGEST:
             return _TOO_LARGE
         status: int = self._core.give_gaps(self._plan, source, (c_int64 * count)(*gaps), count)
         return status
@@ -246,7 +248,7 @@ def _number(value: int | None) -> int:
     """A number as the C core takes it; None is never, or no limit."""
     if value is None:
         return _NEVER
-    if not 0 <= value < _LARGEST:
+    if not 0 <= value < LARGEST:
         raise BeyondTheCore
     return value
 
@@ -257,10 +259,10 @@ def _client(scenario: Scenario, client: ClientSpec, added: ClientAdded) -> _Core
     demand = Demand(added, device)
     # With the deadline at 0 only the part of the rank is left that orders equal deadlines.
     rank = policy.rank(demand.priority, 0, 0)
-    if abs(rank) >= _LARGEST:
+    if abs(rank) >= LARGEST:
         raise BeyondTheCore
     return _CoreClient(
-        demand=_CoreDemand(
+        demand=CoreDemand(
             is_graph=demand.is_graph,
             pd=_number(demand.pd),
             priority=demand.priority,

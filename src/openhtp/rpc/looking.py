@@ -27,17 +27,17 @@ _POLITE_AFTER_NS = 100_000
 class Looking:
     """One thread's, or process's, patience. Ask ``begin``, then ``go_on`` after each look that found nothing."""
 
-    __slots__ = ("_began", "_last", "_patience_ns", "_rest_ns", "_rests_until")
+    __slots__ = ("_began", "_last", "_rest_ns", "_rests_until", "patience_ns")
 
     def __init__(self) -> None:
-        self._began = self._last = self._patience_ns = 0
+        self._began = self._last = self.patience_ns = 0
         self._rests_until = 0
         self._rest_ns = _FIRST_REST_NS
 
     def begin(self, patience_ns: int) -> bool:
         """Whether there is use in looking at all now."""
         self._began = self._last = now = time.monotonic_ns()
-        self._patience_ns = patience_ns if now >= self._rests_until else min(patience_ns, UNASKED_NS)
+        self.patience_ns = patience_ns if now >= self._rests_until else min(patience_ns, UNASKED_NS)
         return patience_ns > 0 and _CORES > 1
 
     def go_on(self) -> bool:
@@ -47,7 +47,7 @@ class Looking:
             self._rest(now)
             return False
         looked = now - self._began
-        if looked >= self._patience_ns:
+        if looked >= self.patience_ns:
             return False
         if looked >= _POLITE_AFTER_NS:
             os.sched_yield()

@@ -198,7 +198,7 @@ class SharedBuffer:
         """Fill the memory from its start. Quicker than through the mapping, which meets every page anew."""
         offset = 0
         for part in parts:
-            offset = _write(self.fd, offset, memoryview(part))
+            offset = write_at(self.fd, offset, memoryview(part))
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array on the bytes from ``offset``; it keeps the mapping alive."""
@@ -276,7 +276,7 @@ def unchangeable(nbytes: int, pieces: Iterable[tuple[int, bytes | memoryview]]) 
     try:
         os.ftruncate(memory.number, nbytes)
         for offset, content in pieces:
-            _write(memory.number, offset, memoryview(content))
+            write_at(memory.number, offset, memoryview(content))
         _fix(memory.number)
     except OSError as error:
         memory.close()
@@ -311,7 +311,7 @@ def is_unchangeable(fd: int) -> bool:
         return False
 
 
-def _write(fd: int, offset: int, left: memoryview) -> int:
+def write_at(fd: int, offset: int, left: memoryview) -> int:
     """Write all of it; returns where it ends."""
     while left.nbytes:
         done = os.pwrite(fd, left, offset)

@@ -16,7 +16,7 @@ from openhtp.sweeping.study import PointResult, Study, StudyPoint
 
 _TASK_SECONDS = 0.25
 """Aim for the time of a task: long against the way to a worker, short against the loss if the worker ends."""
-_LARGEST_TASK = 2048
+LARGEST_TASK = 2048
 _GROWTH = 4
 _DEATHS = 3
 """Workers that may end over a point before it counts as failed."""
@@ -43,7 +43,7 @@ class Driver:
         self._engine = engine
         self._progress = progress
         self._size = find_measure(study.measure).chunk
-        self._largest = _LARGEST_TASK
+        self._largest = LARGEST_TASK
         self._numbers = itertools.count()
         self._under_way: dict[int, WorkerTask] = {}
         self._again: deque[list[StudyPoint]] = deque()
@@ -101,7 +101,7 @@ class Driver:
     def _rows_of(self, task: WorkerTask, answer: WorkerAnswer | LostTask) -> Iterable[PointResult]:
         if isinstance(answer, WorkerAnswer):
             wanted = _TASK_SECONDS * len(task.points) / max(1e-6, answer.seconds)
-            self._size = max(1, min(round(wanted), _GROWTH * self._size, _LARGEST_TASK))
+            self._size = max(1, min(round(wanted), _GROWTH * self._size, LARGEST_TASK))
             return answer.rows
         self._deaths.update(point.number for point in task.points)
         deaths = max(self._deaths[point.number] for point in task.points)

@@ -202,7 +202,7 @@ class Store(Closeable):
         self._where = "the store in memory" if folder is None else str(folder)
         with self._reading():
             self._file = StoreFile(folder, create=create)
-        self._db = self._file.database
+        self.database = self._file.database
 
     @property
     def where(self) -> str:
@@ -221,7 +221,7 @@ class Store(Closeable):
             ) from error
         if not about:
             with self._transaction():
-                self._db.executemany("INSERT INTO about VALUES (?, ?)", ours.items())
+                self.database.executemany("INSERT INTO about VALUES (?, ?)", ours.items())
             return
         self._verify_format(about)
         if about["fingerprint"] != ours["fingerprint"]:
@@ -237,7 +237,7 @@ class Store(Closeable):
                 " are not mixed. Go on with that one, or give another --store"
             )
         with self._transaction():  # objectives may have changed
-            self._db.execute("UPDATE about SET value = ? WHERE name = 'study'", (ours["study"],))
+            self.database.execute("UPDATE about SET value = ? WHERE name = 'study'", (ours["study"],))
 
     def study(self) -> Study:
         """The study whose store this is."""
@@ -271,22 +271,22 @@ class Store(Closeable):
             for row in rows
         ]
         with self._transaction():
-            self._db.executemany("INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?)", lines)
+            self.database.executemany("INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?)", lines)
 
     def forget_failed(self) -> int:
         """Drop the points that failed, so that they are measured again; returns how many."""
         with self._transaction():
-            return self._db.execute("DELETE FROM points WHERE measured IS NULL").rowcount
+            return self.database.execute("DELETE FROM points WHERE measured IS NULL").rowcount
 
     def numbers(self) -> set[int]:
         """Numbers of all finished points."""
         with self._reading(), self._file.bounded():
-            return {number for (number,) in self._db.execute("SELECT number FROM points")}
+            return {number for (number,) in self.database.execute("SELECT number FROM points")}
 
     def find(self, key: str) -> PointResult | None:
         """A finished point by its setting."""
         with self._reading(), self._file.bounded():
-            row = self._db.execute(
+            row = self.database.execute(
                 "SELECT number, point, measured, error FROM points WHERE key = ?", (key,)
             ).fetchone()
             return None if row is None else _stored_result(*row)
@@ -294,7 +294,7 @@ class Store(Closeable):
     def rows(self) -> list[PointResult]:
         """All finished points, in the study's order."""
         with self._reading(), self._file.bounded():
-            lines = self._db.execute("SELECT number, point, measured, error FROM points ORDER BY number")
+            lines = self.database.execute("SELECT number, point, measured, error FROM points ORDER BY number")
             return [_stored_result(*line) for line in lines]
 
     def close(self) -> None:
@@ -303,7 +303,7 @@ class Store(Closeable):
 
     def _about(self) -> dict[str, str]:
         with self._reading(), self._file.bounded():
-            lines = self._db.execute("SELECT name, value FROM about LIMIT ?", (_MOST_ABOUT,)).fetchall()
+            lines = self.database.execute("SELECT name, value FROM about LIMIT ?", (_MOST_ABOUT,)).fetchall()
         about = dict(lines)
         missing = [name for name in _ABOUT if not isinstance(about.get(name), str)] if about else []
         if missing:
@@ -318,17 +318,17 @@ class Store(Closeable):
     def _transaction(self) -> Iterator[None]:
         """Write all or nothing; if nothing, say so clearly."""
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self.database.execute("BEGIN IMMEDIATE")
             yield
-            self._db.execute("COMMIT")
+            self.database.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(
                 f"{self._where} cannot be written: {error}. What was finished before is kept; make room and run"
                 " the same command again"
             ) from error
         finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            if self.database.in_transaction:
+                self.database.execute("ROLLBACK")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -92,17 +92,18 @@ class SystemLibrary:
         if not isinstance(blob, bytes) or not blob:
             raise BadBinary(f"a context binary is bytes, at least one; got {type(blob).__name__} {blob!r:.20}")
         handle, info = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("systemContextCreate", ctypes.addressof(handle))
+        self.call("systemContextCreate", ctypes.addressof(handle))
         try:
             data = ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p)
-            self._call("systemContextGetMetaData", handle, data, len(blob), ctypes.addressof(info))
+            self.call("systemContextGetMetaData", handle, data, len(blob), ctypes.addressof(info))
             if not info.value:
                 raise BadBinary("the context binary has no metadata")
             return _read(info.value)
         finally:
-            self._call("systemContextFree", handle)
+            self.call("systemContextFree", handle)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the system library; raise for any status other than success."""
         function = self._functions.get(name)
         if function is None:
             raise UnsupportedFeature(f"{str(self.path)!r} has no function {name}")

@@ -101,9 +101,10 @@ class ClientBuffers:
                     f"data_provider failed for {bytes_in_words(request.size)} at byte {request.offset}: {error!r}",
                     error.status if isinstance(error, QnnError) else st.QNN_CONTEXT_ERROR_CREATE_FROM_BINARY,
                 ) from error
-            self._take(request, answer)
+            self.take(request, answer)
 
-    def _take(self, request: DataRequest, answer: object) -> None:
+    def take(self, request: DataRequest, answer: object) -> None:
+        """Check the client's answer to a request, and keep its buffer."""
         where = f"for {request.size} bytes at byte {request.offset}"
         data = answer if isinstance(answer, DmaData) else DmaData(_whole(answer, where))
         if any(data.fd == other.fd for other in self._provided):

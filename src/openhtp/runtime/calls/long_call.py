@@ -55,7 +55,7 @@ class Interrupt:
         self._life = life
         self._lock = make_lock("signal")
         self._triggered = False
-        self._target: tuple[Link, int] | None = None
+        self.target: tuple[Link, int] | None = None
         self._waiting_at: Waiting | None = None
 
     def trigger(self) -> None:
@@ -67,7 +67,7 @@ class Interrupt:
                     st.QNN_SIGNAL_ERROR_SIGNAL_IDLE,
                 )
             self._triggered = True
-            target, waiting_at = self._target, self._waiting_at
+            target, waiting_at = self.target, self._waiting_at
         if waiting_at is not None:
             waiting_at.wake_all()
         if target is not None:
@@ -95,7 +95,7 @@ class Interrupt:
                     st.QNN_GRAPH_ERROR_SIGNAL_IN_USE,
                 )
             self._triggered = False
-            self._target = None
+            self.target = None
             self._waiting_at = waiting_at
             self.holder = holder
 
@@ -113,7 +113,7 @@ class Interrupt:
             if self.holder is not holder:
                 return  # it is over already
             self._waiting_at = None
-            self._target = (link, job)
+            self.target = (link, job)
             triggered = self._triggered
         if triggered:  # between taking the place and being sent
             link.cancel(job)
@@ -122,7 +122,7 @@ class Interrupt:
         """Let go of the signal if it is this call's; twice does nothing."""
         with self._lock:
             if self.holder is holder:
-                self.holder = self._target = self._waiting_at = None
+                self.holder = self.target = self._waiting_at = None
 
 
 class Impatience(Interrupt):

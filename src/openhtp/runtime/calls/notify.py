@@ -68,7 +68,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Posted | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._closed = False
         self._start = make_lock("notify")
 
@@ -80,7 +80,7 @@ class Notifier:
         ``after`` is run when the function has returned or raised.
         """
         self._put((function, args, after))
-        if self._thread is None:
+        if self.thread is None:
             self._ensure_thread()
 
     def tell(self, function: Callable[..., object], status: int, after: Callable[[], object]) -> None:
@@ -93,7 +93,7 @@ class Notifier:
         With a ``timeout`` in seconds, those that were not begun by then are dropped, and the log says how many.
         """
         self._closed = True
-        thread = self._thread
+        thread = self.thread
         if thread is None:
             return
         self.stop()
@@ -112,7 +112,7 @@ class Notifier:
 
     def is_this_thread(self) -> bool:
         """Whether the caller is a callback."""
-        thread = self._thread
+        thread = self.thread
         return thread is not None and thread.ident == threading.get_ident()
 
     def _put(self, item: Posted | None) -> None:
@@ -139,10 +139,10 @@ class Notifier:
     def _ensure_thread(self) -> None:
         try:
             with self._start:
-                if self._thread is None:
+                if self.thread is None:
                     thread = OwnThread(self._run, name="openhtp-notify")
                     thread.start()
-                    self._thread = thread
+                    self.thread = thread
                     if self._closed:
                         self.stop()
         except Exception:  # no thread to be had now: what was posted runs with what is posted next
@@ -152,17 +152,17 @@ class Notifier:
         """Whether this thread runs the callbacks. If its start was interrupted, there may be another."""
         me = threading.current_thread()
         with self._start:
-            if self._thread is None:
-                self._thread = me
-            return self._thread is me
+            if self.thread is None:
+                self.thread = me
+            return self.thread is me
 
     def _may_end(self) -> bool:
         """Whether nothing is left behind the word to end; if so, the thread is over."""
         with self._start:
-            me, self._thread = self._thread, None  # first, so that the next post starts another thread
+            me, self.thread = self.thread, None  # first, so that the next post starts another thread
             if self._is_empty():
                 return True
-            self._thread = me
+            self.thread = me
         return False
 
     def _run(self) -> None:

@@ -93,7 +93,7 @@ class Places:
         self.depth = depth
         self._held: set[PlaceHolder] = set()
         # Each waiter has a lock of its own, which is released when there is news.
-        self._waiters: dict[PlaceHolder, _Waiter] = {}
+        self.waiters: dict[PlaceHolder, _Waiter] = {}
         # Finished executions whose callbacks have not returned.
         self._untold: set[PlaceHolder] = set()
         # The same for executions whose return only a queue of notices shows: their numbers there.
@@ -117,7 +117,7 @@ class Places:
         with self._lock:
             if self._closed is not None:
                 raise self._closed()
-            is_free = len(self._held) < self.depth and not self._waiters
+            is_free = len(self._held) < self.depth and not self.waiters
             if not is_free or (self._is_behind() and not _is_urgent(holder) and not self._is_stuck()):
                 return False
             self._held.add(holder)
@@ -138,7 +138,7 @@ class Places:
         news.acquire()
         waiter = _Waiter(news, _is_urgent(holder))
         with self._lock:
-            self._waiters[holder] = waiter
+            self.waiters[holder] = waiter
             self._hand_out()
         while holder not in self._held:
             self._check(interrupted)
@@ -158,8 +158,8 @@ class Places:
                     self._told_ns = time.monotonic_ns()
                 self._untold.add(holder)
             self._held.discard(holder)
-            if self._waiters:
-                self._waiters.pop(holder, None)
+            if self.waiters:
+                self.waiters.pop(holder, None)
                 self._hand_out()
                 if untold and self._is_behind():
                     self._tell_all()  # from now on the waiters wait for callbacks, and not for ever
@@ -169,7 +169,7 @@ class Places:
         with self._lock:
             self._untold.discard(holder)
             self._told_ns = time.monotonic_ns()
-            if self._waiters:
+            if self.waiters:
                 self._hand_out()
 
     def noticed(self, holder: PlaceHolder, number: int, notices: NoticeQueue) -> None:
@@ -178,7 +178,7 @@ class Places:
         self._notices.append(number)
         if self._untold:
             self._untold.discard(holder)
-        if self._waiters:
+        if self.waiters:
             with self._lock:
                 if self._is_behind():
                     self._tell_all()  # as in ``give_back``
@@ -201,15 +201,15 @@ class Places:
 
     def _hand_out(self) -> None:
         """Give free places to the waiters. An interrupted run can simply be started again."""
-        for holder in list(self._waiters):
+        for holder in list(self.waiters):
             if holder not in self._held:
                 if len(self._held) >= self.depth:
                     return
-                if self._is_behind() and not self._waiters[holder].urgent and not self._is_stuck():
+                if self._is_behind() and not self.waiters[holder].urgent and not self._is_stuck():
                     continue  # a waiting callback may stand behind it
                 self._held.add(holder)
-            _tell(self._waiters[holder].news)
-            del self._waiters[holder]
+            _tell(self.waiters[holder].news)
+            del self.waiters[holder]
 
     def _is_behind(self) -> bool:
         """Whether too many callbacks are still to return. Once true, it stays so until half have returned.
@@ -273,7 +273,7 @@ class Places:
             )
 
     def _tell_all(self) -> None:
-        for waiter in self._waiters.values():
+        for waiter in self.waiters.values():
             _tell(waiter.news)
 
     def _check(self, interrupted: Callable[[], QnnError | None] | None) -> None:

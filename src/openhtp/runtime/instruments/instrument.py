@@ -94,7 +94,7 @@ class Watched:
 
 _installing = threading.Lock()
 _installed: list[Instrument] = []
-_points: dict[str, list[_HookPoint]] = {name: [] for name in HOOKS}
+hook_points: dict[str, list[_HookPoint]] = {name: [] for name in HOOKS}
 
 
 def hooked(**hooks: str) -> Callable[[_C], _C]:
@@ -103,7 +103,7 @@ def hooked(**hooks: str) -> Callable[[_C], _C]:
     def register(owner: _C) -> _C:
         with _installing:
             for method, name in hooks.items():
-                _points[name].append(_HookPoint(owner, method, getattr(owner, method)))
+                hook_points[name].append(_HookPoint(owner, method, getattr(owner, method)))
             if _installed:
                 _resolve(hooks.values())
         return owner
@@ -126,7 +126,7 @@ def told(listen: Callable[..., object]) -> Hook:
 
 def _resolve(names: Iterable[str]) -> None:
     for name in names:
-        for point in _points[name]:
+        for point in hook_points[name]:
             method = point.defined
             for instrument in _installed:
                 hook = instrument.hooks.get(name)

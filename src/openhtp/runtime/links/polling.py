@@ -65,12 +65,12 @@ class Duct:
 class Polling:
     """One client's way of waiting. Changed by votes, used by all its threads."""
 
-    __slots__ = ("_lengths", "adaptive_ns", "polling_ns")
+    __slots__ = ("adaptive_ns", "lengths", "polling_ns")
 
     def __init__(self) -> None:
         self.polling_ns = UNASKED_NS
         self.adaptive_ns = 0
-        self._lengths: dict[int, float] = {}
+        self.lengths: dict[int, float] = {}
 
     def set(self, polling_us: int | None, adaptive_us: int) -> None:
         """Poll for ``polling_us`` (None: no vote); sleep first if executions take ``adaptive_us`` (0: never)."""
@@ -89,12 +89,12 @@ class Polling:
 
     def sleep_ns(self, graph: int) -> int:
         """How long to sleep before polling: 0 for a graph that is short or not known yet."""
-        length = self._lengths.get(graph, 0.0)
+        length = self.lengths.get(graph, 0.0)
         return int(length * _SLEPT) if length >= self.adaptive_ns else 0
 
     def learn(self, graph: int, took_ns: int) -> None:
         """Learn how long an execution took."""
-        known = self._lengths
+        known = self.lengths
         if graph not in known and len(known) >= _MAX_KNOWN:
             known.clear()
         before = known.get(graph, took_ns)

@@ -67,8 +67,8 @@ class RpcLink:
         # Unused ducts, and those on which a synchronous execution is awaited.
         self._ducts: list[Duct] = []
         self._running: dict[Execution, Duct] = {}
-        self._polling = Polling()
-        self.set_polling = self._polling.set
+        self.polling = Polling()
+        self.set_polling = self.polling.set
         self._reader: OwnThread | None = None
         tidying.start()
         try:
@@ -199,7 +199,7 @@ class RpcLink:
         try:
             duct.sock.send(frame)
             sent(execution.job)
-            polling = self._polling
+            polling = self.polling
             while mine:
                 packet = polling.receive(duct, frame) if polling.polling_ns else duct.receive()
                 complete_from(packet, mine)

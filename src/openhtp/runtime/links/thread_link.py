@@ -45,12 +45,12 @@ class ThreadLink(RpcLink):
     def __init__(self, options: DeviceOptions, on_lost: Callable[[Link], None], *, shared: bool) -> None:
         self._shared = shared
         super().__init__(options, on_lost, shares_budget=shared)
-        self._core = self._lease.host.core
+        self._core = self.lease.host.core
         self._reports = HandedReports(self._pending)
 
     def _reach(self) -> tuple[socket.socket, NpuLease]:
-        self._lease = NpuLease(self._options.config, shared=self._shared)
-        return self._lease.connect(), self._lease
+        self.lease = NpuLease(self._options.config, shared=self._shared)
+        return self.lease.connect(), self.lease
 
     @property
     def _core_session(self) -> Session | None:
@@ -118,7 +118,7 @@ class ThreadLink(RpcLink):
         session = self._core_session
         if session is None:
             return False
-        core, seat = self._core, self._lease.host.seat
+        core, seat = self._core, self.lease.host.seat
         return self._compute(
             execution, lambda caller: run_frame(core, seat, session, frame, caller, if_short=if_short)
         )
@@ -142,7 +142,7 @@ class ThreadLink(RpcLink):
         session = self._core_session
         if session is None:
             return None
-        direct = direct_run(self._core, self._lease.host.seat, session, graph, arrays)
+        direct = direct_run(self._core, self.lease.host.seat, session, graph, arrays)
         return None if direct is None else BoundRun(self, direct)
 
     @property
@@ -165,7 +165,7 @@ class ThreadLink(RpcLink):
 
     def sitting(self, run: Callable[[object], bool]) -> bool:
         """Let ``run`` compute in the loop's seat. The seat is given up whatever ``run`` raises."""
-        caller, seat = object(), self._lease.host.seat
+        caller, seat = object(), self.lease.host.seat
         try:
             return run(caller)
         except BaseException as error:

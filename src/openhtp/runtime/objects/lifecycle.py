@@ -46,7 +46,7 @@ _CHANGES: dict[State, frozenset[State]] = {
     State.FOREIGN: frozenset(),
 }
 
-_ALLOWED: dict[tuple[str, State], frozenset[str]] = {
+ALLOWED: dict[tuple[str, State], frozenset[str]] = {
     ("backend", State.LIVE): frozenset({"use", "free"}),
     ("device", State.LIVE): frozenset({"use", "free"}),
     ("device", State.LOST): frozenset({"free"}),
@@ -122,13 +122,13 @@ class Life:
         self.kind = kind
         self.name = name
         self.state = state
-        self._allowed = _ALLOWED.get((kind, state), frozenset())
+        self._allowed = ALLOWED.get((kind, state), frozenset())
 
     def become(self, state: State) -> None:
         """Change state. Raises InternalError for a change that the table does not have."""
         if state not in _CHANGES[self.state]:
             raise InternalError(f"{self._title()} is {self.state.value} and cannot become {state.value}")
-        allowed = _ALLOWED.get((self.kind, state), frozenset())
+        allowed = ALLOWED.get((self.kind, state), frozenset())
         # Nothing is called between these two, so no interrupt comes in between.
         self.state = state
         self._allowed = allowed

@@ -224,7 +224,7 @@ class ContextMemory:
                 self._refuse_if_known(fd, buffer)
             if use and self._context.places.used:
                 raise WrongState(f"executions of the context are under way; wait for their end to give it a {use}")
-            number = self._ask_for(buffer, use)
+            number = self.ask_for(buffer, use)
             mem = Mem(self._context, buffer, number, use)
             with self._lock:
                 self._refuse_if_over()
@@ -245,7 +245,7 @@ class ContextMemory:
         """Memory for the data of executions, and its number; it ends with the context."""
         buffer, number = self._new(nbytes), 0
         try:
-            number = self._ask_for(buffer)
+            number = self.ask_for(buffer)
             with self._lock:
                 self._refuse_if_over()
                 self._own.append(buffer)
@@ -333,7 +333,7 @@ class ContextMemory:
     def _new(self, nbytes: int) -> SharedBuffer:
         return SharedBuffer.for_device(nbytes, self._context.device.heap)
 
-    def _ask_for(self, buffer: SharedBuffer, use: str = "") -> int:
+    def ask_for(self, buffer: SharedBuffer, use: str = "") -> int:
         """Ask the device for memory before any of it is allocated; returns its number there."""
         link = self._context.link
         message = ms.RegisterMemory(context=self._context.number, nbytes=buffer.nbytes, use=use)

@@ -115,10 +115,10 @@ class Modelled:
             if self._compiled is None:
                 program = self._packed.program() if self._program is None else self._program
                 compiled = program_for(dataclasses.replace(program, options=self._options), self.soc)
-                self._compiled = dataclasses.replace(compiled, placed=self._stored_placement(compiled))
+                self._compiled = dataclasses.replace(compiled, placed=self.stored_placement(compiled))
             return self._compiled
 
-    def _stored_placement(self, program: HtpProgram) -> Placed | None:
+    def stored_placement(self, program: HtpProgram) -> Placed | None:
         """Where the binary says that data lies in VTCM; None if it does not say, or not for this program.
 
         At the highest level a cost model chooses among several placements, of which the binary has one.

@@ -22,7 +22,7 @@ _GROUPS = {
     "GROUP_DEVICE": 1501,
     "GROUP_CUSTOM": 2001,
 }
-_SUPPORTED = _GROUPS | {
+SUPPORTED = _GROUPS | {
     "BACKEND_SUPPORT_OP_PACKAGE": 105,
     "BACKEND_SUPPORT_COMPOSITION": 107,
     "CONTEXT_SUPPORT_CACHING": 202,
@@ -81,7 +81,7 @@ _SUPPORTED = _GROUPS | {
     "PROFILE_SUPPORT_OPTRACE_CONFIG": 1405,
     "DEVICE_SUPPORT_INFRASTRUCTURE": 1502,
 }
-_NOT_SUPPORTED = {
+NOT_SUPPORTED = {
     "BACKEND_SUPPORT_PLATFORM_OPTIONS": 106,
     "BACKEND_SUPPORT_CUSTOM_PROPERTY": 108,
     "CONTEXT_SUPPORT_BINARY_SECTION_FULL_CONTEXT": 214,
@@ -120,7 +120,7 @@ _NOT_SUPPORTED = {
 # Features that the vendor's library lacks and our queue around it cannot add: dynamic, sparse, optional and
 # updateable tensors.
 _NOT_ON_VENDOR = {105, 213, 218, 219, 504, 505, 506, 507, 508, 517, 518}
-_BY_NUMBER = dict.fromkeys(_SUPPORTED.values(), True) | dict.fromkeys(_NOT_SUPPORTED.values(), False)
+_BY_NUMBER = dict.fromkeys(SUPPORTED.values(), True) | dict.fromkeys(NOT_SUPPORTED.values(), False)
 
 
 def has_capability(key: str | int, *, vendor: bool = False) -> bool:
@@ -128,7 +128,7 @@ def has_capability(key: str | int, *, vendor: bool = False) -> bool:
     number = whole_number(key)
     if isinstance(key, str):
         name = key.removeprefix("QNN_PROPERTY_")
-        number = _SUPPORTED.get(name, _NOT_SUPPORTED.get(name))
+        number = SUPPORTED.get(name, NOT_SUPPORTED.get(name))
     if number is None or number not in _BY_NUMBER:
         raise UsageError(f"property key {shown(key)} is unknown", st.QNN_PROPERTY_ERROR_UNKNOWN_KEY)
     return _BY_NUMBER[number] and not (vendor and number in _NOT_ON_VENDOR)
