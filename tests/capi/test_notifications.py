@@ -19,7 +19,7 @@ from openhtp.core.dtype import DType
 from openhtp.core.opcall import OpCall
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.runtime.calls.bound_call import RunAtOnce
-from openhtp.runtime.calls.queue import Places, Told, most_untold
+from openhtp.runtime.calls.queue import CallbackReturn, Places, most_untold
 from openhtp.vendor.backend import LibraryBackend
 from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load
@@ -132,7 +132,9 @@ def notifier(graph: QueuedGraph) -> ClientNotifier:
 
 
 def tell(notifier: ClientNotifier, name: str, semaphore: Semaphore) -> None:
-    notifier.tell(ClientFunction(function(name), semaphore.address), 0, Told(Places(depth=1), RunAtOnce(notifier)))
+    notifier.tell(
+        ClientFunction(function(name), semaphore.address), 0, CallbackReturn(Places(depth=1), RunAtOnce(notifier))
+    )
 
 
 def test_who_is_told_after_the_end_hears_of_it(notifier: ClientNotifier) -> None:

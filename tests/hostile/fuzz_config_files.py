@@ -15,7 +15,7 @@ import openhtp as htp
 from openhtp.config import read_config
 from openhtp.frontend.data_formats import read_data_formats
 from openhtp.report.profile_log import read_log, read_schematic
-from openhtp.report.viewing import Reader, ViewRequest, read_features, view
+from openhtp.report.viewing import LogReader, ViewRequest, read_features, view
 from openhtp.tools.throughput import read_test_case
 from tests.conftest import relu_graph
 from tests.hostile.fuzz_model_files import damage, remove
@@ -80,9 +80,9 @@ def _targets(folder: Path) -> list[tuple[Path, Callable[[], object]]]:
     def shown() -> None:
         read_log(log)
         read_schematic(schematic)
-        for reader in (Reader.DEFAULT, Reader.HTP, Reader.JSON):
+        for reader in (LogReader.DEFAULT, LogReader.HTP, LogReader.JSON):
             view(ViewRequest(logs=(log,), reader=reader))
-        view(ViewRequest(logs=(log,), reader=Reader.OPTRACE, schematic=schematic, output=folder / "out.json"))
+        view(ViewRequest(logs=(log,), reader=LogReader.OPTRACE, schematic=schematic, output=folder / "out.json"))
 
     return [
         (paths["backend.json"], config("backend.json")),

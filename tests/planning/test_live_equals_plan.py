@@ -9,7 +9,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.planning import parse_scenario
-from openhtp.planning.live import Actor, device_config, measured_moments
+from openhtp.planning.live import LiveClient, device_config, measured_moments
 from openhtp.planning.scenario import RequestSource, Scenario
 from openhtp.planning.simulate import simulate
 from openhtp.records.phases import Phases, moments, phases_of
@@ -52,7 +52,7 @@ class VirtualStage:
             (source.start_ns, order, source.client, _work(scenario, source))
             for order, source in enumerate(scenario.sources)
         )
-        self._actors = [Actor(spec, context, 1.0) for spec in scenario.clients]
+        self._actors = [LiveClient(spec, context, 1.0) for spec in scenario.clients]
         clock = self._core.clock
         self._delivered = False
         self._advance_to = clock.advance_to

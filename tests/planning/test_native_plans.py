@@ -17,7 +17,7 @@ from openhtp.core.enumerations import Priority
 from openhtp.core.errors import OutOfMemory
 from openhtp.core.units import MIB
 from openhtp.planning import native, parse_scenario
-from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario, Talk
+from openhtp.planning.scenario import ClientSpec, Conversation, Pattern, RequestSource, Scenario
 from openhtp.planning.simulate import simulate
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Release, Start
 from openhtp.sched.events import ClientKind, Event, StepDone, StepYielded, Submitted, TimerFired
@@ -109,7 +109,7 @@ def _random_client(r: random.Random, device: DeviceResources, number: int, only_
         depth=r.choice((1, 2, 25)),
         steps=r.choice((1, 4, 64)),
         timeout_ns=r.choice((None, None, 0, 60, 400)),
-        talk=Talk(
+        talk=Conversation(
             prompt_runs=r.randint(1, 3),
             prompt_ns=r.randint(1, 60),
             token_runs=r.randint(0, 6),

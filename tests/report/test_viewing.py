@@ -20,7 +20,7 @@ from openhtp.report.listing import log_to_text
 from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import log_bytes, schematic_bytes, schematic_digest
 from openhtp.report.qhas import schematic_to_qhas
-from openhtp.report.viewing import Features, Reader, ViewRequest, read_features, view, zoomed
+from openhtp.report.viewing import LogReader, ReaderFeatures, ViewRequest, read_features, view, zoomed
 
 RUN = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1600)
 
@@ -101,7 +101,7 @@ def optrace(files, **more):
         ViewRequest(
             **{
                 "logs": (files / "op.log",),
-                "reader": Reader.OPTRACE,
+                "reader": LogReader.OPTRACE,
                 "schematic": files / "g_schematic.bin",
                 "output": files / "trace.json",
                 **more,
@@ -152,7 +152,7 @@ def test_csv_and_json(files):
     )
     assert (rows[4]["Message"], rows[4]["Event Level"]) == ("NODE", "SUB-EVENT")
     assert "has an op trace" in found.notes[0]
-    told = json.loads(view(ViewRequest(logs=(files / "op.log",), reader=Reader.JSON, standardized=True)).text)
+    told = json.loads(view(ViewRequest(logs=(files / "op.log",), reader=LogReader.JSON, standardized=True)).text)
     assert told["header"]["artifact_type"] == "QNN_PROFILE"
     (message,) = told["messages"]
     assert message["method"] == "BACKEND_EXECUTE"
@@ -168,15 +168,15 @@ def test_csv_and_json(files):
 
 
 def test_linting_trace(files):
-    found = view(ViewRequest(logs=(files / "lint.log",), reader=Reader.CHROMETRACE, output=files / "t.json"))
+    found = view(ViewRequest(logs=(files / "lint.log",), reader=LogReader.CHROMETRACE, output=files / "t.json"))
     check_trace(json.loads(found.files[files / "t.json"]))
     assert "(Average)" in found.text
     with pytest.raises(BadProfile, match="no linting data, it was profiled at the level 'optrace'"):
-        view(ViewRequest(logs=(files / "op.log",), reader=Reader.CHROMETRACE))
+        view(ViewRequest(logs=(files / "op.log",), reader=LogReader.CHROMETRACE))
 
 
 def test_optrace_files(files):
-    everything = Features(qhas_json=True, qhas_schema=True, enable_input_output_flow_events=True)
+    everything = ReaderFeatures(qhas_json=True, qhas_schema=True, enable_input_output_flow_events=True)
     found = optrace(files, features=everything)
     assert sorted(path.name for path in found.files) == [
         "qhas_schema.json",
@@ -192,13 +192,13 @@ def test_optrace_files(files):
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(qhas, schema)
     assert "nodes that have the most say" in found.text
-    few = optrace(files, features=Features(htp_json=False, runtrace=False))
+    few = optrace(files, features=ReaderFeatures(htp_json=False, runtrace=False))
     assert sorted(path.name for path in few.files) == ["trace.json", "trace_qnn_htp_analysis_summary.html"]
 
 
 @pytest.mark.parametrize(
     "how",
-    [{"gzip": True}, {"features": Features(gzip=True)}, {"output": Path("trace.json.gz")}],
+    [{"gzip": True}, {"features": ReaderFeatures(gzip=True)}, {"output": Path("trace.json.gz")}],
     ids=["option", "config", "name"],
 )
 def test_gzip_three_ways(files, how):
@@ -280,11 +280,11 @@ def test_a_config_that_cannot_be(tmp_path, text, words):
 
 
 def test_readers_by_name_and_library():
-    assert Reader.parse("optrace") is Reader.OPTRACE
-    assert Reader.parse("/sdk/lib/libQnnHtpOptraceProfilingReader.so") is Reader.OPTRACE
-    assert Reader.parse(r"C:\sdk\QnnJsonProfilingReader.dll") is Reader.JSON
+    assert LogReader.parse("optrace") is LogReader.OPTRACE
+    assert LogReader.parse("/sdk/lib/libQnnHtpOptraceProfilingReader.so") is LogReader.OPTRACE
+    assert LogReader.parse(r"C:\sdk\QnnJsonProfilingReader.dll") is LogReader.JSON
     with pytest.raises(BadProfile, match="expected default, htp, chrometrace, json, optrace"):
-        Reader.parse("libQnnGpuProfilingReader.so")
+        LogReader.parse("libQnnGpuProfilingReader.so")
 
 
 def test_netron_gets_only_what_it_knows():

@@ -9,7 +9,7 @@ import openhtp
 from openhtp.planning import plan
 from openhtp.sweeping import BadStudy, load_study
 from openhtp.sweeping.measures import find_measure
-from openhtp.sweeping.study import Files, read_all
+from openhtp.sweeping.study import StudyFiles, read_all
 from openhtp.sweeping.worker import measure
 from openhtp.zoo import tiny_mlp
 from tests.sweeping.studies import SCENARIO, plans
@@ -84,7 +84,7 @@ def test_a_scenario_with_models_and_files_that_were_shipped(tmp_path):
     shipped = read_all(study)
     (folder / "scenario.yaml").unlink()
     (folder / "nets" / "net.onnx").unlink()
-    found = find_measure("plan").make(study, Files(study, shipped)).run([row.point.values for row in here])
+    found = find_measure("plan").make(study, StudyFiles(study, shipped)).run([row.point.values for row in here])
     assert found == [row.measured for row in here]
 
 

@@ -12,7 +12,7 @@ import pytest
 import openhtp
 from openhtp.core.errors import InvalidArgument
 from openhtp.sweeping import NoWorkers, WrongWorker, driver, engine, load_results, load_study
-from openhtp.sweeping.driver import Driver
+from openhtp.sweeping.driver import StudyDriver
 from openhtp.sweeping.engine import LostTask, WorkerAnswer
 from openhtp.sweeping.pool import LocalPool
 from openhtp.sweeping.store import Store
@@ -221,7 +221,7 @@ def test_tasks_grow_with_the_speed_of_the_workers(tmp_path):
     with Store(None) as store:
         store.claim(study)
         told = []
-        Driver(study, store, here, told.append).run()
+        StudyDriver(study, store, here, told.append).run()
     sizes = [len(task.points) for task in here.tasks]
     assert max(sizes) > 256
     assert max(sizes) <= driver.LARGEST_TASK

@@ -15,7 +15,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorSpec
 from openhtp.tools.input_list import read_input_list, split_lists
-from openhtp.tools.raw import Form, file_stems, read_piece, to_floats, to_stored
+from openhtp.tools.raw import RawForm, file_stems, read_piece, to_floats, to_stored
 from openhtp.tools.throughput import read_test_case
 from tests.tools.test_throughput import CASE
 
@@ -95,10 +95,10 @@ def test_a_file_of_the_wrong_size_says_what_would_fit(tmp_path: Path) -> None:
     path.write_bytes(bytes(8))
     spec = TensorSpec("x", (2, 4), DType.UFIXED_POINT_8, ScaleOffset(1.0))
     with pytest.raises(InvalidArgument, match=r"list.txt:3: .* takes 32 \(float32\).* --use_native_input_files"):
-        read_piece(path, "list.txt:3", spec, Form.FLOAT, 1)
-    assert read_piece(path, "", spec, Form.NATIVE, 1).parts == 2
+        read_piece(path, "list.txt:3", spec, RawForm.FLOAT, 1)
+    assert read_piece(path, "", spec, RawForm.NATIVE, 1).parts == 2
     path.write_bytes(bytes(16))
-    assert read_piece(path, "", spec, Form.NATIVE, 2).array.shape == (4, 4)
+    assert read_piece(path, "", spec, RawForm.NATIVE, 2).array.shape == (4, 4)
 
 
 def test_names_of_files() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import openhtp as htp
 from openhtp.bench.cancelling import late_ms
 from openhtp.bench.preemption import DISTURBED, UrgentRow, urgent_goals, urgent_row
-from openhtp.bench.quiet import MeasuredGoal, Progress, QuietResult
+from openhtp.bench.quiet import BenchProgress, MeasuredGoal, QuietResult
 from openhtp.bench.subjects import quantized_network
 from openhtp.capi.identity import backend_path, lib_dir
 from openhtp.core import status as st
@@ -94,27 +94,27 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 def run(
     *, pieces: int = 15, samples: int = 300, network: str = "resnet50", graph_mib: int = 60
-) -> Iterator[Progress | CCallsResult]:
+) -> Iterator[BenchProgress | CCallsResult]:
     """Measure; yields progress, and the result last. ``graph_mib``: the size of a graph of the large binary."""
     vendor = find_library()
     result = CCallsResult(vendor_installed=vendor is not None, network=network, graph_mib=graph_mib)
     with tempfile.TemporaryDirectory(prefix="openhtp-bench-") as name:
         folder = Path(name)
         program = _compile(folder)
-        yield Progress("calls of a trivial graph", 0, 5)
+        yield BenchProgress("calls of a trivial graph", 0, 5)
         ours = _pieces(program, backend_path(), "calls", str(pieces))
-        yield Progress("the same on the vendor's library", 1, 5)
+        yield BenchProgress("the same on the vendor's library", 1, 5)
         theirs = [] if vendor is None else _pieces(program, str(vendor), "calls", str(pieces))
         result.calls = [
             CallsRow(words, _median(ours, what), _median(theirs, what) if numbers_of(theirs, what) else None)
             for what, words in _WORDS.items()
         ]
-        yield Progress(f"an urgent graph beside {network}", 2, 5)
+        yield BenchProgress(f"an urgent graph beside {network}", 2, 5)
         beside = _pieces(program, backend_path(), "urgent", _describe_network(folder, network), str(samples))
-        yield Progress("memory for a graph of a large binary", 3, 5)
+        yield BenchProgress("memory for a graph of a large binary", 3, 5)
         large = _describe_large(folder, graph_mib)
         result.resident_mib = _median(_pieces(program, backend_path(), "memory", large), "resident")
-        yield Progress("creations that are aborted", 4, 5)
+        yield BenchProgress("creations that are aborted", 4, 5)
         result.late_ms = _late_ms(folder / "large.bin")
         aborted = _pieces(program, backend_path(), "cancel", large, str(_MOMENTS))
         result.late_ms["from C"] = max((piece.number / 1e3 for piece in aborted), default=0.0)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.quiet import Progress
+from openhtp.bench.quiet import BenchProgress
 from openhtp.bench.subjects import import_network, quantized_network
 
 CONTEXTS = 4
@@ -62,7 +62,7 @@ class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[CancelRow]
 
 
-def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
+def run(network: str, moments: int) -> Iterator[BenchProgress | CancelResult]:
     """Measure; yields progress, then the result."""
     from openhtp import onnx
 
@@ -81,7 +81,7 @@ def run(network: str, moments: int) -> Iterator[Progress | CancelResult]:
         for what, begin in ways.items():
             usual = min(_usual(backend, begin) for _ in range(3))
             for kind in ("abort", "timeout"):
-                yield Progress(f"{what}, {kind}", len(rows), 2 * len(ways))
+                yield BenchProgress(f"{what}, {kind}", len(rows), 2 * len(ways))
                 rows.append(_row(device, what, kind, begin, usual, moments))
     yield CancelResult(network=network, rows=rows)
 

@@ -19,8 +19,8 @@ import msgspec
 
 import openhtp as htp
 from openhtp.bench.preemption import DISTURBED, UrgentWait, load_long, run_ms, step_shares, urgent_wait
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, p99
-from openhtp.bench.subjects import Subject
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, p99
+from openhtp.bench.subjects import MeasuredGraph
 from openhtp.config import BackendConfig
 from openhtp.core.tensor import TensorKind
 from openhtp.frontend.onnx_import import load
@@ -63,18 +63,18 @@ class _Delay(NamedTuple):
 
 def run(
     models: Mapping[str, bytes], *, samples: int = 40, config: BackendConfig | None = None
-) -> Iterator[Progress | InterruptResult]:
+) -> Iterator[BenchProgress | InterruptResult]:
     """Measure; yields progress, and the result last."""
-    result, quiet, dice = InterruptResult(), Quiet(), random.Random(1)
+    result, quiet, dice = InterruptResult(), QuietGate(), random.Random(1)
     for number, (name, model) in enumerate(models.items()):
-        yield Progress(name, number, len(models))
+        yield BenchProgress(name, number, len(models))
         result.rows.append(_row(name, model, samples, quiet, dice, ExtensionsConfig(config)))
     quiet.tell(result)
     yield result
 
 
 def _row(
-    name: str, model: bytes, samples: int, quiet: Quiet, dice: random.Random, extensions: ExtensionsConfig
+    name: str, model: bytes, samples: int, quiet: QuietGate, dice: random.Random, extensions: ExtensionsConfig
 ) -> InterruptRow:
     with htp.Backend() as backend:
         subject, urgent = load_long(backend, model, extensions, yield_points=True)
@@ -103,16 +103,18 @@ def _row(
         )
 
 
-def _measured_abort(subject: Subject, moment_ms: float, quiet: Quiet) -> Measurement[_Delay]:
+def _measured_abort(subject: MeasuredGraph, moment_ms: float, quiet: QuietGate) -> Measurement[_Delay]:
     return quiet.measure(lambda: _abort(subject, moment_ms), tries=2)
 
 
-def _measured_wait(subject: Subject, urgent: htp.Graph, moment_ms: float, quiet: Quiet) -> Measurement[_Delay]:
+def _measured_wait(
+    subject: MeasuredGraph, urgent: htp.Graph, moment_ms: float, quiet: QuietGate
+) -> Measurement[_Delay]:
     measured: Measurement[UrgentWait] = quiet.measure(lambda: urgent_wait(subject, urgent, moment_ms), tries=2)
     return Measurement(_Delay(measured.value.wait_ms, measured.value.run_ms), measured.quiet)
 
 
-def _abort(subject: Subject, after_ms: float) -> _Delay:
+def _abort(subject: MeasuredGraph, after_ms: float) -> _Delay:
     """Trigger an abort a while after the run was begun."""
     signal = subject.graph.context.device.backend.create_signal()
     execution = subject.graph.execute_async(*subject.feeds("registered", 0), signal=signal)

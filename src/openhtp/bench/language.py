@@ -20,7 +20,7 @@ import numpy.typing as npt
 import openhtp as htp
 from openhtp import llm
 from openhtp.bench.loading import kernel_says, warm
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median, p99
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median, p99
 from openhtp.bench.subjects import trivial_graph
 from openhtp.compiler.driver import program_for
 from openhtp.core.quant import ScaleOffset
@@ -90,11 +90,11 @@ def small_llama() -> llm.Llama:
     return llm.Llama(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, vocab=1024, ffn=768, context=_CONTEXT)
 
 
-def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator[Progress | LanguageResult]:
+def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator[BenchProgress | LanguageResult]:
     """Measure in turns; yields progress, and the result last."""
-    result, quiet = LanguageResult(update_us={}), Quiet()
+    result, quiet = LanguageResult(update_us={}), QuietGate()
     total = 2 + 2 * rounds + samples
-    yield Progress("exporting", 0, total)
+    yield BenchProgress("exporting", 0, total)
     model = small_llama()
     text = [int(token) for token in np.random.default_rng(0).integers(0, model.config.vocab, 256)]
     bundles = {native: llm.export(model, native_kv=native, calibration=text) for native in (True, False)}
@@ -105,14 +105,14 @@ def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator
         chats = {native: llm.Generator(bundle, device, priority="low") for native, bundle in bundles.items()}
         loops = PlainLoop(bundles[False]), PlainLoop(bundles[False], takes_apart=True)
         yield from _rates(result, quiet, chats, loops, text[:_PROMPT], rounds, total)
-        yield Progress("update of the cache", 1 + 2 * rounds, total)
+        yield BenchProgress("update of the cache", 1 + 2 * rounds, total)
         _updates(result, model.config)
         urgent = trivial_graph(device.create_context())
         urgent.set_config(priority="high")
         yield from _waits(result, chats[True], urgent, text, samples, 2 + 2 * rounds, total)
     if memory:
         for step in measure_weight_memory():
-            if isinstance(step, Progress):
+            if isinstance(step, BenchProgress):
                 yield step
             else:
                 result.weights = step
@@ -122,13 +122,13 @@ def run(*, rounds: int = 9, samples: int = 200, memory: bool = True) -> Iterator
 
 def _rates(
     result: LanguageResult,
-    quiet: Quiet,
+    quiet: QuietGate,
     chats: dict[bool, llm.Generator],
     loops: tuple[PlainLoop, PlainLoop],
     prompt: list[int],
     rounds: int,
     total: int,
-) -> Iterator[Progress]:
+) -> Iterator[BenchProgress]:
     """Greedy decoding: ours, the plain loops', and ours with a flat cache, in turns."""
     ways = {
         "ours": lambda: _decode_ms(chats[True], prompt),
@@ -138,7 +138,7 @@ def _rates(
     }
     samples_of: dict[str, list[Measurement[float]]] = {way: [] for way in ways}
     for number in range(2 * rounds):
-        yield Progress("tokens per second", 1 + number, total)
+        yield BenchProgress("tokens per second", 1 + number, total)
         if number >= rounds:  # each of them has been warm for a while
             for way, measure in ways.items():
                 samples_of[way].append(quiet.measure(measure))
@@ -190,7 +190,7 @@ def _waits(
     samples: int,
     done: int,
     total: int,
-) -> Iterator[Progress]:
+) -> Iterator[BenchProgress]:
     """An urgent graph is queued at any time of a prefill pass: how long until it starts, and how the loop does."""
     feeds = {"x": np.zeros(urgent.tensors["x"].shape, np.float32)}
     prompt, dice = text[:128], np.random.default_rng(1)
@@ -199,7 +199,7 @@ def _waits(
     result.prefill_steps = chat.graph_steps(128)
     every: list[_PrefillWait] = []
     for number in range(samples):
-        yield Progress("urgent graph during prefill", done + number, total)
+        yield BenchProgress("urgent graph during prefill", done + number, total)
         after = result.prefill_ms * float(dice.uniform(0.05, 0.85)) / 1e3
         every.append(asyncio.run(_urgent(chat, prompt, urgent, feeds, after)))
     undisturbed = [wait for wait in every if wait.prefill_ms <= result.prefill_ms * _DISTURBED] or every
@@ -339,11 +339,11 @@ class WeightMemory(msgspec.Struct, frozen=True, kw_only=True):
         return self.three_bytes / self.one_bytes if self.one_bytes > 0 else math.nan
 
 
-def measure_weight_memory(width: int = _WIDE) -> Iterator[Progress | WeightMemory]:
+def measure_weight_memory(width: int = _WIDE) -> Iterator[BenchProgress | WeightMemory]:
     """Load four bundles; yields progress, and the result last."""
     grown = []
     for number, (ar, hidden) in enumerate(itertools.product((_ONE, _THREE), (_NARROW, width))):
-        yield Progress("memory of weights", number, 4)
+        yield BenchProgress("memory of weights", number, 4)
         grown.append(_bytes_grown(hidden, ar))
     more = _weights(width) - _weights(_NARROW)
     yield WeightMemory(weights=more, one_bytes=grown[1] - grown[0], three_bytes=grown[3] - grown[2])

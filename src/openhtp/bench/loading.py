@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median
 from openhtp.bench.subjects import NETWORKS, import_network, plain_session, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.core.dtype import DType
@@ -84,7 +84,7 @@ def run(
     rounds: int = 9,
     large: bool = True,
     config: BackendConfig | None = None,
-) -> Iterator[Progress | LoadResult]:
+) -> Iterator[BenchProgress | LoadResult]:
     """Measure; yields progress, and the result last. ``large``: large binaries, too."""
     result = LoadResult()
     total = len(networks) * (rounds + 1) + (BINARY_STEPS if large else 0)
@@ -96,16 +96,16 @@ def run(
         maker = makers.create_device(threads=1, config=config)
         reader = readers.create_device(threads=1, config=config)
         local = readers.create_device(transport="inprocess", threads=1, config=config)
-        quiet = Quiet()
+        quiet = QuietGate()
         for number, name in enumerate(networks):
             done = number * (rounds + 1)
-            yield Progress(f"{name}: quantizing and compiling", done, total)
+            yield BenchProgress(f"{name}: quantizing and compiling", done, total)
             path = Path(folder) / f"{name}.bin"
             ways = _ways_to_load(name, maker, reader, local, path)
             result.prepared &= _is_prepared(reader, ways[BINARY].file)
             times: dict[str, list[Measurement[LoadTimes]]] = {way: [] for way in ways}
             for turn in range(rounds):
-                yield Progress(f"{name}: round {turn + 1} of {rounds}", done + 1 + turn, total)
+                yield BenchProgress(f"{name}: round {turn + 1} of {rounds}", done + 1 + turn, total)
                 for way, contender in ways.items():
                     times[way].append(quiet.measure(contender.piece))
             result.rows += _rows(name, ways, times)
@@ -241,7 +241,7 @@ class _ListingTime(NamedTuple):
     cpus: float
 
 
-def compare(network: str, device: htp.Device, path: Path, quiet: Quiet, rounds: int) -> ListRow:
+def compare(network: str, device: htp.Device, path: Path, quiet: QuietGate, rounds: int) -> ListRow:
     """Measure all in turns."""
     ways = (
         lambda: _one_by_one(device, path),
@@ -318,22 +318,22 @@ class BinaryFigures(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int = BUDGET_MB * MIB
 
 
-def measure_binaries(done: int, total: int) -> Iterator[Progress | BinaryFigures]:
+def measure_binaries(done: int, total: int) -> Iterator[BenchProgress | BinaryFigures]:
     """Measure; yields progress, and the figures last. ``done`` of ``total`` steps went before."""
     with tempfile.TemporaryDirectory(prefix="openhtp-") as folder:
-        yield Progress("a binary of 1 GiB: writing", done, total)
+        yield BenchProgress("a binary of 1 GiB: writing", done, total)
         large = _large_file(Path(folder) / "large.bin")
-        yield Progress("a binary of 1 GiB: metadata", done + 1, total)
+        yield BenchProgress("a binary of 1 GiB: metadata", done + 1, total)
         validate_s, metadata_s = _metadata_seconds(large)
         large_bytes = large.stat().st_size
         large.unlink()
-        yield Progress("two ResNet50 graphs: shared weights", done + 2, total)
+        yield BenchProgress("two ResNet50 graphs: shared weights", done + 2, total)
         files = _twins(Path(folder))
         one, two = (_growth(path) for path in files)
-        yield Progress("a float ResNet18 at two resolutions: shared weights", done + 3, total)
+        yield BenchProgress("a float ResNet18 at two resolutions: shared weights", done + 3, total)
         sizes = _sizes(Path(folder))
         small, both = (_growth(path) for path in sizes)
-        yield Progress("a read budget of 25 MB", done + 4, total)
+        yield BenchProgress("a read budget of 25 MB", done + 4, total)
         dense = _dense_file(Path(folder) / "dense.bin")
         yield BinaryFigures(
             metadata_file_bytes=large_bytes,

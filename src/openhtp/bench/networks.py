@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import openhtp as htp
 from openhtp import zoo
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median
 from openhtp.bench.subjects import NETWORKS, import_network, plain_session, registered_arrays
 from openhtp.config import BackendConfig
 from openhtp.session.accuracy import closeness
@@ -64,7 +64,7 @@ def run(
     rounds: int = 5,
     vendor: bool = False,
     config: BackendConfig | None = None,
-) -> Iterator[Progress | NetworksResult]:
+) -> Iterator[BenchProgress | NetworksResult]:
     """Measure; yields progress, and the result last."""
     result = NetworksResult(vendor_installed=find_library() is not None if vendor else None)
     total = len(networks) * len(activations) * (rounds + 2)
@@ -73,17 +73,17 @@ def run(
         devices = {OURS: stack.enter_context(htp.Backend()).create_device(threads=1, config=config)}
         if result.vendor_installed:
             devices[VENDOR] = stack.enter_context(htp.Backend(library="vendor")).create_device()
-        quiet = Quiet()
+        quiet = QuietGate()
         for name in networks:
             plain = zoo.MODELS[name]()
             for activation in activations:
                 what = f"{name} {activation}"
-                yield Progress(f"{what}: quantizing", done, total)
+                yield BenchProgress(f"{what}: quantizing", done, total)
                 model = zoo.quantized(plain, activation=activation)
-                yield Progress(f"{what}: loading", done + 1, total)
+                yield BenchProgress(f"{what}: loading", done + 1, total)
                 race = _NetworkRace(plain, model, devices)
                 for number in range(rounds):
-                    yield Progress(f"{what}: round {number + 1} of {rounds}", done + 2 + number, total)
+                    yield BenchProgress(f"{what}: round {number + 1} of {rounds}", done + 2 + number, total)
                     race.round(quiet)
                 result.rows.append(race.row(name, activation))
                 race.close()
@@ -107,7 +107,7 @@ class _NetworkRace:
         self._calls = {name: _calls_per_piece(infer) for name, infer in self._infer.items()}
         self._times: dict[str, list[Measurement[float]]] = {name: [] for name in self._infer}
 
-    def round(self, quiet: Quiet) -> None:
+    def round(self, quiet: QuietGate) -> None:
         """One piece of each, so that a slow minute hits them alike."""
         for name, infer in self._infer.items():
             calls = self._calls[name]

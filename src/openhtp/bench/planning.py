@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median
 from openhtp.core.units import MS
 from openhtp.planning.parsing import parse_scenario
 from openhtp.planning.scenario import Pattern, Scenario
@@ -48,7 +48,7 @@ class PlanRates(QuietResult, kw_only=True):
         return self.runs_per_second / self.simpy_runs_per_second if self.simpy_runs_per_second else None
 
 
-def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[Progress | PlanRates]:
+def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[BenchProgress | PlanRates]:
     """Measure in turns; yields progress, and the result last."""
     scenario = replace(parse_scenario(_SCENARIO), duration_ns=round(seconds * _SECOND))
     result = PlanRates(scenario_seconds=seconds)
@@ -56,11 +56,11 @@ def run(*, rounds: int = 15, seconds: float = 60.0) -> Iterator[Progress | PlanR
     result.events = first.events
     result.runs = sum(len(client.latencies_ns) for client in first.clients)
     peer = _simpy(scenario)
-    quiet = Quiet()
+    quiet = QuietGate()
     ours: list[Measurement[float]] = []
     theirs: list[Measurement[float]] = []
     for number in range(rounds):
-        yield Progress("planning", number, rounds)
+        yield BenchProgress("planning", number, rounds)
         ours.append(quiet.measure(lambda: _cpu_seconds(lambda: simulate(scenario))))
         if peer is not None:
             theirs.append(quiet.measure(lambda: _cpu_seconds(peer) / peer.finished))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 import openhtp as htp
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median, median_ratio
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median, median_ratio
 from openhtp.bench.subjects import Arrays, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.hw.power import MAX_RPC_POLLING_US
@@ -39,10 +39,10 @@ class PollingResult(QuietResult, kw_only=True):
     rows: list[PollingRow] = msgspec.field(default_factory=list)
 
 
-def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Progress | PollingResult]:
+def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[BenchProgress | PollingResult]:
     """Measure in turns; yields progress, and the result last."""
     result = PollingResult(processors=len(os.sched_getaffinity(0)), rows=[])
-    quiet = Quiet()
+    quiet = QuietGate()
     with htp.Backend() as backend:
         device = backend.create_device(config=config)
         graph = trivial_graph(device.create_context())
@@ -55,7 +55,7 @@ def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Pr
             asleep: list[Measurement[float]] = []
             polling: list[Measurement[float]] = []
             for number in range(rounds):
-                yield Progress(f"calls {calls}: asleep, and polling", number, rounds)
+                yield BenchProgress(f"calls {calls}: asleep, and polling", number, rounds)
                 asleep.append(_measured(quiet, power, 0, piece))
                 polling.append(_measured(quiet, power, MAX_RPC_POLLING_US, piece))
             ratio = median_ratio(polling, asleep)
@@ -67,7 +67,7 @@ def run(*, rounds: int = 15, config: BackendConfig | None = None) -> Iterator[Pr
 
 
 def _measured(
-    quiet: Quiet, power: htp.PowerConfig, polling_us: int, piece: Callable[[], float]
+    quiet: QuietGate, power: htp.PowerConfig, polling_us: int, piece: Callable[[], float]
 ) -> Measurement[float]:
     power.set(rpc_polling_us=polling_us)
     piece()  # both sides now sleep, or poll, as this vote asks

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 import openhtp as htp
-from openhtp.bench.quiet import MeasuredGoal, Progress, p99
-from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network, trivial_graph
+from openhtp.bench.quiet import BenchProgress, MeasuredGoal, p99
+from openhtp.bench.subjects import MeasuredGraph, import_network, prepare, quantized_network, trivial_graph
 from openhtp.config import BackendConfig
 from openhtp.device.config import DeviceConfig
 from openhtp.records.trace import Stepped
@@ -69,11 +69,11 @@ class UrgentWait(NamedTuple):
 
 def run(
     network: str = "resnet50", *, samples: int = 600, rounds: int = 160, config: BackendConfig | None = None
-) -> Iterator[Progress | PreemptResult]:
+) -> Iterator[BenchProgress | PreemptResult]:
     """Measure; yields progress, and the result last."""
     result = PreemptResult(network=network)
     steps = 1 + samples
-    yield Progress(f"quantizing {network}", 0, steps)
+    yield BenchProgress(f"quantizing {network}", 0, steps)
     model = quantized_network(network)
     dice = random.Random(1)
     costs: list[tuple[float, float]] = []
@@ -88,12 +88,12 @@ def run(
             # The client holds a whole network as Python objects; looking through them takes longer than a step.
             gc.collect()
             gc.freeze()
-            yield Progress("cost of yield points", len(waits) + 1, steps)
+            yield BenchProgress("cost of yield points", len(waits) + 1, steps)
             costs.append(_best_ms(cut, whole, _part(rounds, load, loads)))
             lengths += step_shares(cut)
             result.latency_ms = statistics.median(with_points for with_points, _ in costs)
             for _ in range(_part(samples, load, loads)):
-                yield Progress("urgent graph against a running one", len(waits) + 1, steps)
+                yield BenchProgress("urgent graph against a running one", len(waits) + 1, steps)
                 waits.append(urgent_wait(cut, urgent, result.latency_ms * dice.uniform(0.05, 0.9)))
     result.yield_points_cost = statistics.median(cut / whole for cut, whole in costs) - 1
     longest = max(zip(*lengths, strict=True), key=statistics.median)
@@ -120,7 +120,7 @@ def _judge_waits(result: PreemptResult, every: list[UrgentWait]) -> None:
 
 def load_long(
     backend: htp.Backend, model: bytes, extensions: ExtensionsConfig, *, yield_points: bool
-) -> tuple[Subject, htp.Graph]:
+) -> tuple[MeasuredGraph, htp.Graph]:
     """A network of low priority and an urgent graph on a device of their own."""
     config = DeviceConfig(yield_points=yield_points, **extensions.device({}))
     device = Device(backend, DeviceOptions(config=config), extensions=extensions)
@@ -139,7 +139,7 @@ def _urgent_feeds(urgent: htp.Graph) -> dict[str, Any]:
     return {"x": np.zeros(urgent.tensors["x"].shape, np.float32)}
 
 
-def run_ms(subject: Subject) -> float:
+def run_ms(subject: MeasuredGraph) -> float:
     """One undisturbed run as the device saw it."""
     execution = subject.graph.execute_async(*subject.feeds("registered", 0))
     execution.result()
@@ -147,7 +147,7 @@ def run_ms(subject: Subject) -> float:
     return (execution.record.finished_ns - execution.record.started_ns) / 1e6
 
 
-def step_shares(subject: Subject) -> list[list[float]]:
+def step_shares(subject: MeasuredGraph) -> list[list[float]]:
     """How long each step took of several undisturbed runs, in parts of the run's time as the device saw it."""
     device = subject.graph.context.device
     device.start_trace()
@@ -160,7 +160,7 @@ def step_shares(subject: Subject) -> list[list[float]]:
     return [[length / sum(run) for length in run] for run in steps.values()]
 
 
-def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:
+def _best_ms(cut: MeasuredGraph, whole: MeasuredGraph, rounds: int) -> tuple[float, float]:
     """The best time with and without yield points: in the best of many runs nothing else took part."""
     with_points, without = [], []
     for number in range(_WARM_UP + rounds):
@@ -171,7 +171,7 @@ def _best_ms(cut: Subject, whole: Subject, rounds: int) -> tuple[float, float]:
     return min(with_points), min(without)
 
 
-def urgent_wait(subject: Subject, urgent: htp.Graph, after_ms: float) -> UrgentWait:
+def urgent_wait(subject: MeasuredGraph, urgent: htp.Graph, after_ms: float) -> UrgentWait:
     """Submit the urgent graph a while after the long one was."""
     feeds = _urgent_feeds(urgent)
     low = subject.graph.execute_async(*subject.feeds("registered", 0))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 import openhtp as htp
-from openhtp.bench.quiet import Progress
+from openhtp.bench.quiet import BenchProgress
 from openhtp.bench.subjects import import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
 
@@ -39,9 +39,9 @@ class ProfilingResult(msgspec.Struct, kw_only=True):
 
 def run(
     network: str = "mobilenet_v2", *, rounds: int = 30, runs: int = 4, config: BackendConfig | None = None
-) -> Iterator[Progress | ProfilingResult]:
+) -> Iterator[BenchProgress | ProfilingResult]:
     """Measure in turns; yields progress, and the result last."""
-    yield Progress(f"quantizing {network}", 0, rounds)
+    yield BenchProgress(f"quantizing {network}", 0, rounds)
     model = quantized_network(network)
     spent: dict[str, list[float]] = {level: [] for level in LEVELS}
     reads: dict[str, list[float]] = {level: [] for level in LEVELS}
@@ -50,7 +50,7 @@ def run(
         subject = prepare(network, import_network(device.create_context(), model, network), 1)
         profiles = {level: None if level == "off" else backend.create_profile(level) for level in LEVELS}
         for number in range(rounds + 1):
-            yield Progress("with and without a profile", number, rounds + 1)
+            yield BenchProgress("with and without a profile", number, rounds + 1)
             # Each round begins with another level, so that none always follows the same one.
             for level in LEVELS[number % len(LEVELS) :] + LEVELS[: number % len(LEVELS)]:
                 profile = profiles[level]

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from openhtp import zoo
 from openhtp.bench.preemption import UrgentRow, urgent_goals, urgent_row
-from openhtp.bench.quiet import MeasuredGoal, Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.quiet import BenchProgress, MeasuredGoal, Measurement, QuietGate, QuietResult, median
 from openhtp.bench.subjects import NETWORKS, quantized_network
 from openhtp.capi.check import provider_session
 from openhtp.capi.identity import backend_path
@@ -102,24 +102,24 @@ def run(
     rounds: int = 20,
     samples: int = 300,
     long_network: str = "resnet50",
-) -> Iterator[Progress | ProviderResult]:
+) -> Iterator[BenchProgress | ProviderResult]:
     """Measure; yields progress, and the result last. Without ``samples``, no two sessions are on one NPU."""
     vendor = find_library()
     libraries = {"openhtp": backend_path()} | ({} if vendor is None else {"vendor": str(vendor)})
     result = ProviderResult(vendor_installed=vendor is not None)
     models = [(kind, f"{_ONE}, {kind}") for kind in operations] + [(name, name) for name in networks]
-    quiet = Quiet()
+    quiet = QuietGate()
     for done, (name, shown) in enumerate(models):
-        yield Progress(f"{shown}: sessions", done * rounds, len(models) * rounds)
+        yield BenchProgress(f"{shown}: sessions", done * rounds, len(models) * rounds)
         whole = name in networks
         data = quantized_network(name) if whole else one_operation(name).SerializeToString()
         race = _LibraryRace(data, libraries, _FLOAT_OPTIONS if name == "float" else {})
         for number in range(rounds):
-            yield Progress(f"{shown}: round {number + 1}", done * rounds + number, len(models) * rounds)
+            yield BenchProgress(f"{shown}: round {number + 1}", done * rounds + number, len(models) * rounds)
             race.round(quiet)
         result.rows.append(race.row(shown))
     if samples:
-        yield Progress(f"an urgent session beside {long_network}", len(models) * rounds, len(models) * rounds)
+        yield BenchProgress(f"an urgent session beside {long_network}", len(models) * rounds, len(models) * rounds)
         urgent = one_operation("u8").SerializeToString()
         result.long_network = long_network
         result.long_ms, result.urgent = measure_two_sessions(urgent, long_network, samples)
@@ -152,7 +152,7 @@ class _LibraryRace:
                 if float(np.median(off)) > 0.1 * span:
                     raise UnsupportedFeature(f"results of {name} differ by {float(np.median(off))} at the median")
 
-    def round(self, quiet: Quiet) -> None:
+    def round(self, quiet: QuietGate) -> None:
         """One piece of each library, so that a slow minute hits them alike."""
         for name, session in self._sessions.items():
             if self._spent_s[name] > _MOST_SECONDS and len(self._times[name]) >= _FEWEST_PIECES:

@@ -16,9 +16,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 import openhtp as htp
-from openhtp.bench.quiet import Measurement, Progress, Quiet, QuietResult, median
+from openhtp.bench.quiet import BenchProgress, Measurement, QuietGate, QuietResult, median
 from openhtp.bench.subjects import (
-    Subject,
+    MeasuredGraph,
     client_work,
     import_network,
     plain_session,
@@ -34,7 +34,7 @@ _PIECE_SECONDS = 0.25
 MEMORIES = ("raw", "registered")
 
 
-class Row(msgspec.Struct, frozen=True):
+class AsyncRow(msgspec.Struct, frozen=True):
     """One comparison. Rates are inferences per second; ``client_work`` is in inference times."""
 
     network: str
@@ -46,10 +46,10 @@ class Row(msgspec.Struct, frozen=True):
     ratio: float
 
 
-class Result(QuietResult, kw_only=True):
+class AsyncResult(QuietResult, kw_only=True):
     """Everything ``openhtp bench async`` measured. All times are of the wall clock."""
 
-    rows: list[Row] = msgspec.field(default_factory=list)
+    rows: list[AsyncRow] = msgspec.field(default_factory=list)
     submit_us_p50: float = 0.0
     roundtrip_us_p50: float = 0.0
     efficiency_vs_ort: float = 0.0
@@ -74,46 +74,46 @@ def trivial_piece(device: htp.Device) -> Callable[[], float]:
 
 def run(
     *, rounds: int = 5, networks: tuple[str, ...] = tuple(_PLAN), config: BackendConfig | None = None
-) -> Iterator[Progress | Result]:
+) -> Iterator[BenchProgress | AsyncResult]:
     """Measure; yields progress, and the result last."""
-    result = Result()
+    result = AsyncResult()
     groups = [(name, work) for name in networks for work in _PLAN[name][1]]
     total = len(groups) + 3
     with htp.Backend() as backend:
         device = backend.create_device(config=config)
-        quiet = Quiet()
-        subjects: dict[str, Subject] = {}
+        quiet = QuietGate()
+        subjects: dict[str, MeasuredGraph] = {}
         models: dict[str, bytes] = {}
         for done, (name, work) in enumerate(groups):
-            yield Progress(f"{name}, client work {work:g}x", done, total)
+            yield BenchProgress(f"{name}, client work {work:g}x", done, total)
             if name not in subjects:
                 if name != "trivial":
                     models[name] = quantized_network(name)
                 subjects[name] = _subject(device, name, models.get(name))
                 result.inference_ms[name] = subjects[name].inference_ns / 1e6
             result.rows += _compare(subjects[name], work, quiet, rounds)
-        yield Progress("submit and round trip", len(groups), total)
+        yield BenchProgress("submit and round trip", len(groups), total)
         if "trivial" in subjects:
             result.submit_us_p50 = _submit_us(subjects["trivial"], quiet, rounds)
             result.roundtrip_us_p50 = _roundtrip_us(subjects["trivial"], quiet, rounds)
             result.trivial_us["openhtp, depth 50, registered"] = _trivial_us(result.rows)
-        yield Progress("plain ONNX Runtime", len(groups) + 1, total)
+        yield BenchProgress("plain ONNX Runtime", len(groups) + 1, total)
         if "mobilenet_v2" in subjects:
             result.efficiency_vs_ort = _efficiency(subjects["mobilenet_v2"], models["mobilenet_v2"], quiet, rounds)
-        yield Progress("cold start", len(groups) + 2, total)
+        yield BenchProgress("cold start", len(groups) + 2, total)
         result.cold_start_s = _cold_start()
         quiet.tell(result)
     yield result
 
 
-def _subject(device: htp.Device, name: str, model: bytes | None) -> Subject:
+def _subject(device: htp.Device, name: str, model: bytes | None) -> MeasuredGraph:
     depths = _PLAN[name][0]
     context = device.create_context(queue_depth=max(depths))
     graph = trivial_graph(context) if model is None else import_network(context, model, name)
     return prepare(name, graph, max(depths))
 
 
-def _compare(subject: Subject, work: float, quiet: Quiet, rounds: int) -> list[Row]:
+def _compare(subject: MeasuredGraph, work: float, quiet: QuietGate, rounds: int) -> list[AsyncRow]:
     """Interleave all variants of one group, so that a slow minute hits them alike."""
     busy = client_work(int(subject.inference_ns * work))
     per_call_ns = max(subject.inference_ns * (1 + work), 20_000)
@@ -132,11 +132,11 @@ def _compare(subject: Subject, work: float, quiet: Quiet, rounds: int) -> list[R
         sync = median(rates[memory, 0])
         for depth in depths:
             asynchronous = median(rates[memory, depth])
-            rows.append(Row(subject.name, work, memory, depth, sync, asynchronous, asynchronous / sync))
+            rows.append(AsyncRow(subject.name, work, memory, depth, sync, asynchronous, asynchronous / sync))
     return rows
 
 
-def _sync_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: int) -> float:
+def _sync_ips(subject: MeasuredGraph, memory: str, busy: Callable[[], None], calls: int) -> float:
     execute, feeds = subject.graph.execute, subject.feeds
     begin = time.perf_counter_ns()
     for _ in range(calls):
@@ -145,7 +145,7 @@ def _sync_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: in
     return calls * 1e9 / (time.perf_counter_ns() - begin)
 
 
-def _async_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: int, depth: int) -> float:
+def _async_ips(subject: MeasuredGraph, memory: str, busy: Callable[[], None], calls: int, depth: int) -> float:
     """Queue without waiting, never more than ``depth`` at once, and wait for the last at the end."""
     submit, feeds = subject.graph.execute_async, subject.feeds
     under_way: list[htp.Execution] = []
@@ -160,7 +160,7 @@ def _async_ips(subject: Subject, memory: str, busy: Callable[[], None], calls: i
     return calls * 1e9 / (time.perf_counter_ns() - begin)
 
 
-def _submit_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
+def _submit_us(subject: MeasuredGraph, quiet: QuietGate, rounds: int) -> float:
     def piece() -> float:
         times = []
         for _ in range(20):
@@ -177,7 +177,7 @@ def _submit_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
     return median([quiet.measure(piece) for _ in range(rounds)])
 
 
-def _roundtrip_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
+def _roundtrip_us(subject: MeasuredGraph, quiet: QuietGate, rounds: int) -> float:
     def piece() -> float:
         times = []
         for _ in range(1000):
@@ -189,14 +189,14 @@ def _roundtrip_us(subject: Subject, quiet: Quiet, rounds: int) -> float:
     return median([quiet.measure(piece) for _ in range(rounds)])
 
 
-def _trivial_us(rows: list[Row]) -> float:
+def _trivial_us(rows: list[AsyncRow]) -> float:
     for row in rows:
         if (row.network, row.memory, row.depth) == ("trivial", "registered", 50):
             return 1e6 / row.async_ips
     return 0.0
 
 
-def _efficiency(subject: Subject, model: bytes, quiet: Quiet, rounds: int) -> float:
+def _efficiency(subject: MeasuredGraph, model: bytes, quiet: QuietGate, rounds: int) -> float:
     """Our inferences per second, asynchronous at depth 10, over plain ONNX Runtime's on the same file."""
     session = plain_session(model)
     feeds: dict[str, Any] = {}
@@ -321,7 +321,7 @@ def compare_peers(ours: Callable[[], float], rounds: int = 5) -> dict[str, float
         "onnxruntime run_async, 50 under way": _onnxruntime(),
         "OpenVINO AsyncInferQueue, 50 jobs": _openvino(),
     }
-    quiet = Quiet()
+    quiet = QuietGate()
     times: dict[str, list[Measurement[float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, piece in contenders.items():

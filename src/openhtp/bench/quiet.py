@@ -33,7 +33,7 @@ _PATIENCE_OF_A_RUN = 45.0
 PATIENCE_SWITCH = "OPENHTP_BENCH_PATIENCE_S"
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BenchProgress(msgspec.Struct, frozen=True):
     """What is being measured now, and how far the run is."""
 
     what: str
@@ -62,7 +62,7 @@ class QuietResult(msgspec.Struct, kw_only=True):
     noisy_pieces: int = 0
 
 
-class Quiet:
+class QuietGate:
     """A gate for measurements. ``kept`` and ``dropped`` count quiet and disturbed pieces."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import openhtp as htp
-from openhtp.bench.subjects import Subject, import_network, prepare, quantized_network
+from openhtp.bench.subjects import MeasuredGraph, import_network, prepare, quantized_network
 from openhtp.config import BackendConfig
 from openhtp.records.trace import Trace
 
@@ -47,7 +47,7 @@ class ShowPart:
 class _Others:
     """Networks that always have something queued: each run that is over asks for the next."""
 
-    def __init__(self, subjects: list[Subject], stage: ShowPart) -> None:
+    def __init__(self, subjects: list[MeasuredGraph], stage: ShowPart) -> None:
         self._subjects = subjects
         self._stage = stage
         self._stopping = False
@@ -67,13 +67,13 @@ class _Others:
         for execution in self._under_way.values():
             execution.exception()
 
-    def _ask(self, subject: Subject, slot: int) -> None:
+    def _ask(self, subject: MeasuredGraph, slot: int) -> None:
         with self._lock:
             execution = subject.graph.execute_async(*subject.feeds("registered", slot))
             self._under_way[subject.name, slot] = execution
             execution.add_done_callback(lambda done: self._again(done, subject, slot))
 
-    def _again(self, done: htp.Execution, subject: Subject, slot: int) -> None:
+    def _again(self, done: htp.Execution, subject: MeasuredGraph, slot: int) -> None:
         """Queue the next execution, on the thread of the backend.
 
         It never waits, as the queue has room for all.
@@ -94,7 +94,7 @@ class Showcase:
     stages: dict[str, ShowPart] = field(default_factory=dict)
     recorded: Trace | None = None
     config: BackendConfig | None = None
-    _casts: dict[bool, dict[str, Subject]] = field(default_factory=dict)
+    _casts: dict[bool, dict[str, MeasuredGraph]] = field(default_factory=dict)
 
     def play(self) -> Iterator[None]:
         """All of it."""
@@ -120,7 +120,7 @@ class Showcase:
                 graph.set_config(priority=priority if by_priority else "normal")
                 self._casts[by_priority][name] = prepare(name, graph, _BACKLOG)
 
-    def _run(self, name: str, cast: dict[str, Subject], *, accompanied: bool) -> Iterator[None]:
+    def _run(self, name: str, cast: dict[str, MeasuredGraph], *, accompanied: bool) -> Iterator[None]:
         """Frames at moments that fall anywhere into the work of the others, one after the other."""
         stage = self.stages[name] = ShowPart(name)
         self.doing = name

@@ -22,7 +22,7 @@ NETWORKS = ("mobilenet_v2", "resnet50")
 
 
 @dataclass(slots=True)
-class Subject:
+class MeasuredGraph:
     """A finalized graph and feeds for it, raw and registered. Registered ones come in as many as the depth."""
 
     name: str
@@ -85,14 +85,14 @@ def plain_session(model: bytes, save_to: Path | None = None) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def prepare(name: str, graph: htp.Graph, depth: int) -> Subject:
+def prepare(name: str, graph: htp.Graph, depth: int) -> MeasuredGraph:
     """Make feeds, register memory for ``depth`` calls at once, and warm up."""
     rng = np.random.default_rng(0)
     raw: Arrays = {}
     for tensor in graph.inputs:
         values = rng.normal(size=tensor.shape) * 40 + (128 if tensor.dtype.is_fixed_point else 0)
         raw[tensor.name] = np.clip(values, 0, 255).astype(tensor.dtype.numpy)
-    subject = Subject(name, graph, raw)
+    subject = MeasuredGraph(name, graph, raw)
     for _ in range(depth):
         subject.registered.append(registered_arrays(graph, raw))
     for _ in range(3):

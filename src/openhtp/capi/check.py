@@ -26,7 +26,7 @@ _registering = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ProviderProof:
     """The findings. ``median_us`` is measured."""
 
     client: str
@@ -76,7 +76,7 @@ def provider_session(model: bytes | str, library: str, options: Mapping[str, str
     return ort.InferenceSession(model, sess_options=chosen)
 
 
-def prove() -> Proof:
+def prove() -> ProviderProof:
     """Run the model with the provider on our library and with ONNX Runtime's own kernels, and compare."""
     library = backend_path()
     model = _quantized_add().SerializeToString()
@@ -93,7 +93,7 @@ def prove() -> Proof:
         session.run(None, feeds)
         times.append(time.perf_counter_ns() - start)
     off = np.abs(outputs.astype(int) - expected.astype(int))
-    return Proof(
+    return ProviderProof(
         client=f"{_PACKAGE} {importlib.metadata.version(_PACKAGE)}, onnxruntime {ort.__version__}",
         backend=library,
         create_ms=created * 1e3,

@@ -14,7 +14,7 @@ from typing import Any
 
 from openhtp.capi.native_calls import natives
 from openhtp.runtime.calls.notify import Notification, Notifier, Posted
-from openhtp.runtime.calls.queue import Places, Told
+from openhtp.runtime.calls.queue import CallbackReturn, Places
 from openhtp.runtime.objects.backend import Backend
 
 _NOTIFY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
@@ -95,7 +95,7 @@ class ClientNotifier(Notifier):
 
     def tell(self, function: Callable[..., object], status: int, after: Callable[[], object]) -> None:
         """Run a function soon, with the urgency of this thread; a client's function is queued in C."""
-        if type(function) is ClientFunction and type(after) is Told:
+        if type(function) is ClientFunction and type(after) is CallbackReturn:
             self._put_notice(function, status, _NICENESS_OF_CALLER, after)
             if self.thread is None:
                 self._ensure_thread()
@@ -108,7 +108,7 @@ class ClientNotifier(Notifier):
             if (
                 isinstance(notification, Notification)
                 and isinstance(notification.function, ClientFunction)
-                and isinstance(after, Told)
+                and isinstance(after, CallbackReturn)
                 and not notification.timeout_at
             ):
                 self._put_notice(notification.function, arguments[1], notification.niceness, after)
@@ -116,7 +116,7 @@ class ClientNotifier(Notifier):
         self._queue.put(item)
         self._delivery.put(None, None, 0, 0)
 
-    def _put_notice(self, function: ClientFunction, status: object, niceness: int, after: Told) -> None:
+    def _put_notice(self, function: ClientFunction, status: object, niceness: int, after: CallbackReturn) -> None:
         number = self._delivery.put(function.address, function.param, status, niceness)
         if not number:
             raise MemoryError("no memory for a notification")

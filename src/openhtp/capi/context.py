@@ -28,7 +28,7 @@ from openhtp.program.container import PAGE
 from openhtp.program.sources import BinarySource
 from openhtp.runtime.binaries.data_provider import DmaBufferCallback
 from openhtp.runtime.binaries.opening import validate
-from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
+from openhtp.runtime.calls.long_call import OF_CONTEXT, CallStop, carrying
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.profile import Profile
 
@@ -199,7 +199,7 @@ def create_from_binary(
     client_binary = ClientBinary(binary, size, is_kept=is_kept(options))
     filled, until = profile_at(profile), signal_at(signal)
 
-    def create(_: object, stop: Stop | None) -> Context:
+    def create(_: object, stop: CallStop | None) -> Context:
         return on.device_unless(stop).create_context_from_binary(
             client_binary,
             signal=stop,

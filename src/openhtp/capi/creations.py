@@ -24,7 +24,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.latches import Latch
 from openhtp.options import CONTEXT
 from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
-from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
+from openhtp.runtime.calls.long_call import OF_CONTEXT, CallStop, carrying
 from openhtp.runtime.calls.notify import Notifier
 from openhtp.runtime.objects.context import Context
 from openhtp.runtime.objects.graph import Graph
@@ -89,7 +89,7 @@ def context_create_from_binary_list_async(
     ) -> None:
         _notify_client((of, on), wanted[number], context, graph, name, kind, status)
 
-    def create(_: object, stop: Stop | None) -> None:
+    def create(_: object, stop: CallStop | None) -> None:
         made_device = on.device_unless(stop)
         creation = made_device.create_contexts_from_binaries(
             [one.binary for one in wanted],

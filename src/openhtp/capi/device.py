@@ -32,7 +32,7 @@ from openhtp.hw.power import DcvsVote
 from openhtp.hw.soc import SocSpec
 from openhtp.ops._packages import OpPackage
 from openhtp.options.device import TRANSPORTS
-from openhtp.runtime.calls.long_call import Stop
+from openhtp.runtime.calls.long_call import CallStop
 from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.power import PowerConfig
 
@@ -158,7 +158,7 @@ class DeviceHeld(HandleEntry):
                 self._take_waiting_votes(self._made)
             return self._made
 
-    def device_unless(self, stop: Stop | None) -> Device:
+    def device_unless(self, stop: CallStop | None) -> Device:
         """The device, for a call that a signal may end before there is one; the device is made all the same.
 
         The first device of a process imports all that computes, and nothing ends that early.

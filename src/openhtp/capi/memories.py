@@ -27,7 +27,7 @@ _LENT_BUFFERS = {2: ms.WEIGHTS_BUFFER, 3: ms.SPILL_FILL_BUFFER}
 _MOST = 1 << 16
 
 
-class Area:
+class SharedArea:
     """Memory of one descriptor, registered once however many tensors lie in it."""
 
     def __init__(self, mem: Mem, key: tuple[int, int]) -> None:
@@ -42,7 +42,7 @@ class MemHeld(HandleEntry):
 
     word, invalid = "memory", st.QNN_MEM_ERROR_INVALID_HANDLE
 
-    def __init__(self, context: ContextHeld, area: Area, offset: int, nbytes: int) -> None:
+    def __init__(self, context: ContextHeld, area: SharedArea, offset: int, nbytes: int) -> None:
         super().__init__(context)
         self.context = context
         self.area = area
@@ -130,15 +130,15 @@ def _identity(fd: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _whole(context: ContextHeld, fd: int, nbytes: int, use: str | None = None) -> Area:
+def _whole(context: ContextHeld, fd: int, nbytes: int, use: str | None = None) -> SharedArea:
     """Memory for one tensor alone, or for another use; a second registration is refused."""
     key = _identity(fd)
-    area = Area(context.context.register_memory(nbytes, fd=fd, use=use), key)
+    area = SharedArea(context.context.register_memory(nbytes, fd=fd, use=use), key)
     context.areas[key] = area
     return area
 
 
-def _shared(context: ContextHeld, fd: int, end: int) -> Area:
+def _shared(context: ContextHeld, fd: int, end: int) -> SharedArea:
     """A buffer in which several tensors lie, each at its offset."""
     key = _identity(fd)
     area = context.areas.get(key)
@@ -146,7 +146,7 @@ def _shared(context: ContextHeld, fd: int, end: int) -> Area:
         size = _size(fd)
         if end > size:
             raise _bad(f"descriptor {fd} has {size} bytes; a tensor in it ends at {end}")
-        area = context.areas[key] = Area(context.context.register_memory(size, fd=fd), key)
+        area = context.areas[key] = SharedArea(context.context.register_memory(size, fd=fd), key)
     if end > area.mem.nbytes:
         raise _bad(f"descriptor {fd} was registered with {area.mem.nbytes} bytes; a tensor in it ends at {end}")
     return area

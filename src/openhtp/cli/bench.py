@@ -34,8 +34,8 @@ from openhtp.bench.language import LanguageResult
 from openhtp.bench.loading import BinaryFigures, LoadResult
 from openhtp.bench.networks import Contender, NetworksResult
 from openhtp.bench.preemption import UrgentRow
-from openhtp.bench.queueing import Result
-from openhtp.bench.quiet import Progress, QuietResult
+from openhtp.bench.queueing import AsyncResult
+from openhtp.bench.quiet import BenchProgress, QuietResult
 from openhtp.bench.subjects import NETWORKS
 from openhtp.cli._config import ConfigFile, PerfProfileName, preset_of
 from openhtp.cli._interruption import (
@@ -366,7 +366,7 @@ def llm_(
 
 
 def _measured(
-    run: Callable[[BackendConfig | None], Iterator[Progress | R]],
+    run: Callable[[BackendConfig | None], Iterator[BenchProgress | R]],
     config_file: Path | None = None,
     perf_profile: str | None = None,
 ) -> R:
@@ -374,7 +374,7 @@ def _measured(
     with errors_reported(), Bar(console=progress_console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         for step in run(preset_of(config_file, perf_profile)):
-            if not isinstance(step, Progress):
+            if not isinstance(step, BenchProgress):
                 return step
             bar.update(task, description=step.what, completed=step.done, total=step.total)
     raise AssertionError("a run ends with its result")
@@ -548,7 +548,7 @@ def _ms(contender: Contender | None) -> str:
 # What ``openhtp bench async`` prints.
 
 
-def rows_sheet(result: Result) -> TextTable:
+def rows_sheet(result: AsyncResult) -> TextTable:
     """Inferences per second, by network, memory and depth."""
     columns = ("network", "client work", "memory", "depth", "sync", "async", "ratio")
     sheet = TextTable("sync against async (inferences per second, measured, wall clock)", columns, ("memory",))
@@ -565,7 +565,7 @@ def rows_sheet(result: Result) -> TextTable:
     return sheet
 
 
-def figures_sheet(result: Result) -> TextTable:
+def figures_sheet(result: AsyncResult) -> TextTable:
     """Times of single executions."""
     table = figures("figures (medians, measured, wall clock)")
     for name, time_ms in result.inference_ms.items():

@@ -14,8 +14,8 @@ from openhtp.config import read_config
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.units import bytes_in_words
 from openhtp.runtime.objects.op_packages import registered
-from openhtp.tools.generating import GeneratedFiles, Generation, generate
-from openhtp.tools.models import Changes, ToolTarget, library_of, unused_keys
+from openhtp.tools.generating import GeneratedFiles, GenerationOrder, generate
+from openhtp.tools.models import GraphChanges, ToolTarget, library_of, unused_keys
 from openhtp.tools.profiling import profiling_of
 
 BinaryFile = Annotated[str, option("binary_file", "Stem of the file: .bin is appended, always.")]
@@ -76,7 +76,7 @@ def context_binary_generator(
         write_json(json_file, _as_json(outcome))
 
 
-def _order_of(params: dict[str, Any]) -> Generation:
+def _order_of(params: dict[str, Any]) -> GenerationOrder:
     opt.refuse_foreign(params)
     if params["set_output_tensors"] and params["enable_intermediate_outputs"]:
         raise InvalidArgument("--set_output_tensors and --enable_intermediate_outputs exclude each other")
@@ -88,7 +88,7 @@ def _order_of(params: dict[str, Any]) -> Generation:
     level = params["profiling_level"]
     if level == "client":
         raise InvalidArgument("--profiling_level client is for net-run; expected basic, detailed or backend")
-    return Generation(
+    return GenerationOrder(
         where=ToolTarget(
             library=library_of(params["backend"]),
             soc=params["soc"],
@@ -98,7 +98,7 @@ def _order_of(params: dict[str, Any]) -> Generation:
         models=opt.split_models(params["model"], "--model"),
         binary_file=params["binary_file"],
         output_dir=params["output_dir"],
-        changes=Changes(
+        changes=GraphChanges(
             all_outputs=params["enable_intermediate_outputs"],
             outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
             formats=opt.formats_of(params["data_format_config"]),
@@ -129,7 +129,7 @@ def _context_options(params: dict[str, Any]) -> dict[str, Any]:
     return {} if chosen is None else {"weight_sharing_enabled": chosen}
 
 
-def _report(outcome: GeneratedFiles, order: Generation) -> None:
+def _report(outcome: GeneratedFiles, order: GenerationOrder) -> None:
     names = [name for saved in outcome.binaries[:1] for name in saved.graphs]
     for note in unused_keys(order.where.config, names, stored=False):
         complain(f"note: {note}", "yellow")

@@ -18,14 +18,14 @@ from openhtp.runtime.instruments.saving_calls import saved
 from openhtp.runtime.objects.op_packages import registered
 from openhtp.tools import net_run as tool
 from openhtp.tools.input_list import Repetition, split_lists
-from openhtp.tools.models import Changes, ToolTarget, is_binary, library_of, unused_keys
+from openhtp.tools.models import GraphChanges, ToolTarget, is_binary, library_of, unused_keys
 from openhtp.tools.net_run import NetRunOrder
 from openhtp.tools.profiling import profiling_of
-from openhtp.tools.raw import METADATA, Written
+from openhtp.tools.raw import METADATA, OutputTypes
 
 # The options of ``qnn-net-run`` that no other tool has, and the order that all of them make up.
 
-_FORMS = tuple(form.value for form in Written)
+_FORMS = tuple(form.value for form in OutputTypes)
 
 
 InputLists = Annotated[
@@ -89,7 +89,7 @@ def order_of(params: Given) -> NetRunOrder:
         binaries=binaries,
         lists=split_lists(params["input_list"]),
         output_dir=params["output_dir"],
-        changes=Changes(
+        changes=GraphChanges(
             all_outputs=params["debug"],
             outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
             formats=opt.formats_of(params["data_format_config"]),
@@ -171,15 +171,15 @@ def _native_input(word: str) -> bool:
     return word == "native"
 
 
-def _written(params: Given) -> Written:
+def _written(params: Given) -> OutputTypes:
     word = params["output_data_type"]
     if word is not None and word not in _FORMS:
         raise InvalidArgument(f"--output_data_type {word!r}; expected one of {', '.join(_FORMS)}")
     if params["use_native_output_files"]:
-        if word not in (None, Written.NATIVE_ONLY.value):
+        if word not in (None, OutputTypes.NATIVE_ONLY.value):
             raise InvalidArgument(f"--use_native_output_files with --output_data_type {word}; give one of them")
-        return Written.NATIVE_ONLY
-    return Written(word or Written.FLOAT_ONLY.value)
+        return OutputTypes.NATIVE_ONLY
+    return OutputTypes(word or OutputTypes.FLOAT_ONLY.value)
 
 
 def _shared_buffers(params: Given, config: BackendConfig | None) -> bool:

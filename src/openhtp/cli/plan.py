@@ -30,7 +30,7 @@ from openhtp.core.units import duration_ns
 from openhtp.planning import Advice, PlanResult, Scenario, load_scenario, optimize, plan as run_plan
 from openhtp.planning.parsing import chips_for, expected_requests
 from openhtp.planning.reading import file_text, rewritten
-from openhtp.planning.result import ClientSummary, Exceeded, exceeded, read_limit, side_by_side
+from openhtp.planning.result import ClientSummary, ExceededLimit, exceeded, read_limit, side_by_side
 from openhtp.report.chrome import marks_to_chrome
 from openhtp.report.gantt import marks_to_svg, marks_to_text, svg_to_png
 from openhtp.report.timeline import marks_to_html
@@ -147,7 +147,7 @@ def _run_all(
     return results
 
 
-def _document(results: Sequence[PlanResult], over: Sequence[Exceeded]) -> dict[str, Any]:
+def _document(results: Sequence[PlanResult], over: Sequence[ExceededLimit]) -> dict[str, Any]:
     """The first plan in the fixed format; with several, each of them under its policy too."""
     document = results[0].to_json()
     document["summary"]["exceeded"] = [dataclasses.asdict(one) for one in over]
@@ -265,7 +265,7 @@ def print_advice(advice: Advice) -> None:
         say(f"  - {words}")
 
 
-def print_exceeded(broken: Sequence[Exceeded]) -> None:
+def print_exceeded(broken: Sequence[ExceededLimit]) -> None:
     """Print the limits that are exceeded, or that all are kept."""
     if not broken:
         say("all limits are kept (modelled)", "green")

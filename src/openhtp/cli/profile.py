@@ -29,12 +29,12 @@ from openhtp.frontend.probing import with_fixed_inputs
 from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE
 from openhtp.ir.graph import Graph
 from openhtp.ops._packages import OpPackage
-from openhtp.report.viewing import Features, Reader, ViewRequest, view
+from openhtp.report.viewing import LogReader, ReaderFeatures, ViewRequest, view
 from openhtp.runtime.objects.profile import ProfileLog
 from openhtp.session.options import soc_of
 
 LEVELS = ("basic", "detailed", "linting", "optrace")
-_READERS = {"linting": Reader.CHROMETRACE, "optrace": Reader.OPTRACE}
+_READERS = {"linting": LogReader.CHROMETRACE, "optrace": LogReader.OPTRACE}
 
 
 def profile(
@@ -93,10 +93,10 @@ def _write_views(log: ProfileLog, level: str, output: Path) -> list[Path]:
     """Show and write the content of the log; return all files that there are now."""
     request = ViewRequest(
         logs=(log.path,),
-        reader=_READERS.get(level, Reader.DEFAULT),
+        reader=_READERS.get(level, LogReader.DEFAULT),
         output=output / ("chrometrace.json" if level in _READERS else "profile.csv"),
         schematic=next(iter(log.schematics.values()), None),
-        features=Features(qhas_json=True),
+        features=ReaderFeatures(qhas_json=True),
     )
     result = view(request)
     console.out(result.text, highlight=False, end="")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli._terminal import JsonFile, TextTable, errors_reported, say, show, write_json
-from openhtp.report.profile_diff import Change, Comparison, ProfileSide, compare, read_side
+from openhtp.report.profile_diff import Comparison, NodeChange, ProfileSide, compare, read_side
 
 
 def profile_diff(
@@ -73,13 +73,13 @@ def _print_measured(diff: Comparison) -> None:
     show(sheet)
 
 
-def _together(changes: Sequence[Change], unit: str) -> str:
+def _together(changes: Sequence[NodeChange], unit: str) -> str:
     """How many nodes there are, and how long they take."""
     work = sum(abs(change.delta) for change in changes)
     return f"{len(changes)} node{'s' * (len(changes) != 1)} ({_number(work, unit)} {unit})"
 
 
-def _most(diff: Comparison, top: int) -> list[Change]:
+def _most(diff: Comparison, top: int) -> list[NodeChange]:
     """The nodes that changed most, either way."""
     changed = sorted((change for change in diff.changes if change.delta), key=lambda change: -abs(change.delta))
     return changed[:top]
@@ -100,7 +100,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _as_json(diff: Comparison, threshold: float, least: float) -> dict[str, Any]:
-    def told(change: Change) -> dict[str, Any]:
+    def told(change: NodeChange) -> dict[str, Any]:
         return {
             "node": change.node,
             "before": change.before,

@@ -19,7 +19,7 @@ from openhtp.cli._terminal import (
 )
 from openhtp.core import files
 from openhtp.core.errors import BadProfile
-from openhtp.report.viewing import Features, Reader, ViewRequest, read_features, view
+from openhtp.report.viewing import LogReader, ReaderFeatures, ViewRequest, read_features, view
 
 READERS = "default (text, CSV), htp (every run), chrometrace (linting), json, optrace; or the vendor's library."
 
@@ -59,11 +59,11 @@ def profile_viewer(
             _refuse_dlc(dlc)
         request = ViewRequest(
             logs=tuple(Path(name) for name in input_log.split(",") if name),
-            reader=Reader.parse(reader),
+            reader=LogReader.parse(reader),
             output=output,
             schematic=schematic,
             zoom=(zoom_start, zoom_end) if zoom_start else None,
-            features=Features() if config is None else read_features(config),
+            features=ReaderFeatures() if config is None else read_features(config),
             gzip=gzip,
             standardized=standardized,
             extract=extract,

@@ -11,7 +11,7 @@ import typer
 from openhtp.cli import _tool_options as opt
 from openhtp.cli._terminal import JsonFile, TextTable, say, show, write_file, write_json
 from openhtp.tools.models import library_of
-from openhtp.tools.replay import Compared, ReplayResult, Tolerance, replay as make_again, source_of
+from openhtp.tools.replay import ComparedOutput, ReplayResult, Tolerance, replay as make_again, source_of
 
 _SHOWN = 20
 
@@ -65,7 +65,7 @@ def _print(outcome: ReplayResult) -> None:
         say(f"... and {len(outcome.differing) - _SHOWN} more calls that were answered differently", style="red")
 
 
-def _worst(row: Compared) -> str:
+def _worst(row: ComparedOutput) -> str:
     return f"{row.worst:.0f} steps" if row.in_steps else f"{100 * row.worst:.4f}%"
 
 
@@ -79,7 +79,7 @@ def _as_json(outcome: ReplayResult) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Compared) -> dict[str, Any]:
+def _row_json(row: ComparedOutput) -> dict[str, Any]:
     document = dataclasses.asdict(row)
     unit = "steps" if document.pop("in_steps") else "share of the largest"
     return {**document, "unit": unit}

@@ -19,7 +19,7 @@ _MOST_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class PlatformFigures:
     """The figures of both clients on one kind of platform, modelled; times in milliseconds."""
 
     missed: int
@@ -36,7 +36,7 @@ class ChunkRow:
     chunk: int
     parts: int
     longest_ms: float
-    beside: dict[str, Beside]
+    beside: dict[str, PlatformFigures]
 
 
 def compare_chunks(
@@ -87,13 +87,13 @@ def _scenario(
     }
 
 
-def _planned(scenario: dict[str, Any]) -> Beside:
+def _planned(scenario: dict[str, Any]) -> PlatformFigures:
     result = plan(scenario)
     camera, llm = result["camera"], result["llm"]
     assert camera.p99 is not None
     assert llm.ttft_p50 is not None
     assert llm.tokens_per_s is not None
-    return Beside(
+    return PlatformFigures(
         missed=camera.missed,
         frames=camera.runs,
         camera_p99=camera.p99,

@@ -108,7 +108,7 @@ def measured_moments(recorded: Trace) -> list[Moment]:
     return [Moment(moment.t_ns - begin, moment.what, moment.client) for moment in measured]
 
 
-class Actor:
+class LiveClient:
     """One client of the scenario on the real device."""
 
     def __init__(self, spec: ClientSpec, context: Context, stretch: float) -> None:
@@ -201,7 +201,7 @@ class LiveStage(ExitStack):
         super().__enter__()
         opens = self._open_device or self._device_process()
         devices: dict[int, Device] = {}
-        self._actors: list[Actor] = []
+        self._actors: list[LiveClient] = []
         contexts: dict[int, Context] = {}
         for spec in self._scenario.clients:
             if spec.pd not in devices:
@@ -210,7 +210,7 @@ class LiveStage(ExitStack):
                 contexts[spec.pd] = devices[spec.pd].create_context(queue_depth=300)
             if spec.perf_profile is not None:
                 devices[spec.pd].create_power_config(spec.core).set_perf_profile(spec.perf_profile)
-            self._actors.append(Actor(spec, contexts[spec.pd], self._stretch))
+            self._actors.append(LiveClient(spec, contexts[spec.pd], self._stretch))
         self._device = next(iter(devices.values()))
         return self
 

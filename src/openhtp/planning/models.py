@@ -24,7 +24,7 @@ import math
 from openhtp.core.units import MS
 from openhtp.cost.llm import PRESETS, LlmEstimate, LlmShape, estimate_llm
 from openhtp.planning.keys import RANGES, ranged
-from openhtp.planning.scenario import ClientSpec, Talk
+from openhtp.planning.scenario import ClientSpec, Conversation
 
 ModelTime = Callable[[Path, SocSpec], int]
 """How long one run of a model file takes on a SoC, in nanoseconds."""
@@ -190,7 +190,7 @@ CHUNKS = (128, 64, 32)
 PARTS = (1, 2, 3, 4, 6, 8)
 
 
-def read_talk(value: WrittenValue, soc: str | None, slack_ns: int | None) -> tuple[Talk, str]:
+def read_talk(value: WrittenValue, soc: str | None, slack_ns: int | None) -> tuple[Conversation, str]:
     """A conversation, and a note about its times.
 
     ``slack_ns`` is the longest run that others can wait for; None if they need not wait.
@@ -206,7 +206,7 @@ def read_talk(value: WrittenValue, soc: str | None, slack_ns: int | None) -> tup
     except QnnError as error:
         value.fail(error.message)
     chunk, parts = _chosen(fields, llm, slack_ns)
-    talk = Talk(
+    talk = Conversation(
         prompt_runs=math.ceil(prompt / chunk) * parts,
         prompt_ns=max(1, round(llm.pass_of(chunk) / parts * MS)),
         token_runs=(generate - 1) * parts,

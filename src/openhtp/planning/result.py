@@ -293,7 +293,7 @@ def side_by_side(results: Sequence[PlanResult]) -> tuple[list[Mark], Lanes]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exceeded:
+class ExceededLimit:
     """A limit that a plan does not keep: ``what`` is ``miss_rate`` or ``p99``, in the scenario's unit."""
 
     policy: str
@@ -315,7 +315,7 @@ class Exceeded:
 
 def exceeded(
     result: PlanResult, *, max_miss_rate: float | None = None, max_p99: Mapping[str, float] | None = None
-) -> list[Exceeded]:
+) -> list[ExceededLimit]:
     """The limits that a plan exceeds: misses of each client as a share of 1, times in the scenario's unit."""
     scenario = result.scenario
     limits: list[tuple[str, str, float, float | None]] = []
@@ -326,7 +326,7 @@ def exceeded(
             limits.append((name, "p99", max_p99[name], row.p99))
     policy, unit = scenario.policy.name, scenario.unit
     return [
-        Exceeded(policy=policy, client=client, what=what, limit=limit, found=value, unit=unit)
+        ExceededLimit(policy=policy, client=client, what=what, limit=limit, found=value, unit=unit)
         for client, what, limit, value in limits
         if value is None or value > limit
     ]

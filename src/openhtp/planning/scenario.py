@@ -46,7 +46,7 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
+class Conversation:
     """One request of a language model: runs that read the prompt, then runs that write ``tokens``."""
 
     prompt_runs: int
@@ -84,7 +84,7 @@ class ClientSpec:
     steps: int = DEFAULT_STEPS
     timeout_ns: int | None = None
     model: ModelChoice | None = None
-    talk: Talk | None = None
+    talk: Conversation | None = None
     size_bytes: int = 0
     load_ns: int | None = None
     # Its votes: while work is done for it, or all the time.

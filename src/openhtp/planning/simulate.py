@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from openhtp.planning.native import BeyondTheCore, in_core
 from openhtp.planning.scenario import Scenario
 from openhtp.planning.sources import PlannedRequest, Traffic
-from openhtp.planning.switching import Board
+from openhtp.planning.switching import SwitchingBoard
 from openhtp.planning.voting import Clockwork
 from openhtp.records.phases import Phases
 from openhtp.records.trace import ClocksChanged
@@ -81,7 +81,7 @@ class _Tally:
     def __init__(self, run: PlanRun) -> None:
         self.run = run
         self.traffic: Traffic | None = None
-        self.boards: dict[int, Board] = {}
+        self.boards: dict[int, SwitchingBoard] = {}
         self.clockwork: Clockwork | None = None
         self._figures = run.clients
         self._deadlines = [client.deadline_ns for client in run.scenario.clients]
@@ -189,7 +189,7 @@ def _simulate_in_python(
         loop.observe = ScheduleRecorder(phases.add, loop.work_of)
     for added in scenario.introductions():
         loop.at(added)
-    boards = [Board(scenario, switched, loop) for switched in scenario.switching]
+    boards = [SwitchingBoard(scenario, switched, loop) for switched in scenario.switching]
     tally.boards = {number: board for board in boards for number in board.loads}
     if scenario.has_votes:
         tally.clockwork = Clockwork(scenario, loop, _unheard if phases is None else phases.add)

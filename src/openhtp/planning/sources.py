@@ -14,8 +14,8 @@ from functools import partial
 from msgspec import Struct
 
 from openhtp.hw.clocks import Clocks
-from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario, Talk
-from openhtp.planning.switching import Board
+from openhtp.planning.scenario import ClientSpec, Conversation, Pattern, RequestSource, Scenario
+from openhtp.planning.switching import SwitchingBoard
 from openhtp.planning.voting import Clockwork, PaceAt
 from openhtp.sched.events import Event, Submitted
 from openhtp.sched.timed import Pace
@@ -104,7 +104,7 @@ class _Talk:
 
     __slots__ = ("prompt_runs", "runs", "token_at", "token_work", "tokens")
 
-    def __init__(self, talk: Talk, token_work: Pace, token_at: PaceAt) -> None:
+    def __init__(self, talk: Conversation, token_work: Pace, token_at: PaceAt) -> None:
         self.prompt_runs = talk.prompt_runs
         self.runs = talk.runs
         self.tokens = talk.tokens
@@ -150,7 +150,7 @@ class Traffic:
         self,
         scenario: Scenario,
         loop: VirtualLoop,
-        boards: Mapping[int, Board] | None = None,
+        boards: Mapping[int, SwitchingBoard] | None = None,
         clockwork: Clockwork | None = None,
     ) -> None:
         """``boards`` has the board of each client that is switched; ``clockwork`` is given if clients vote."""

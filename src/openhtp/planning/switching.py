@@ -19,7 +19,7 @@ from openhtp.sched.events import ClientKind, Event, HoldChanged
 from openhtp.sched.virtual import VirtualLoop
 
 
-class Board:
+class SwitchingBoard:
     """One switched context of a plan. Its clients are held, and let in one at a time."""
 
     def __init__(self, scenario: Scenario, switched: Switched, loop: VirtualLoop) -> None:

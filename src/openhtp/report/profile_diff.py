@@ -46,7 +46,7 @@ class ProfileSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class NodeChange:
     """A node in both, or in one (None in the other); in the unit of the comparison."""
 
     node: str
@@ -71,9 +71,9 @@ class Comparison:
     before: ProfileSide
     after: ProfileSide
     unit: str
-    total: Change
-    changes: tuple[Change, ...]
-    slower: tuple[Change, ...]
+    total: NodeChange
+    changes: tuple[NodeChange, ...]
+    slower: tuple[NodeChange, ...]
     total_is_slower: bool
 
     @property
@@ -82,12 +82,12 @@ class Comparison:
         return not self.slower and not self.total_is_slower
 
     @property
-    def new(self) -> tuple[Change, ...]:
+    def new(self) -> tuple[NodeChange, ...]:
         """Nodes that only the later side has."""
         return tuple(change for change in self.changes if change.before is None)
 
     @property
-    def gone(self) -> tuple[Change, ...]:
+    def gone(self) -> tuple[NodeChange, ...]:
         """Nodes that only the earlier side has."""
         return tuple(change for change in self.changes if change.after is None)
 
@@ -110,7 +110,7 @@ def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float
 
     names = dict.fromkeys([*before.nodes, *after.nodes])
     changes = [
-        Change(
+        NodeChange(
             node=name,
             before=value(before, before.nodes.get(name)),
             after=value(after, after.nodes.get(name)),
@@ -123,9 +123,9 @@ def compare(before: ProfileSide, after: ProfileSide, *, threshold_percent: float
     sums = sum(before.nodes.values()), sum(after.nodes.values())
     first, second = sums if None in lines else lines
     name = "total (work)" if None in lines else "total"
-    total = Change(node=name, before=value(before, first), after=value(after, second))
+    total = NodeChange(node=name, before=value(before, first), after=value(after, second))
 
-    def worse(change: Change) -> bool:
+    def worse(change: NodeChange) -> bool:
         percent = change.percent
         return change.delta > 0 and change.delta >= least and (percent is None or percent > threshold_percent)
 

@@ -38,7 +38,7 @@ from openhtp.report.profile_log import (
 from openhtp.report.qhas import qhas_schema, qhas_to_html, schematic_to_qhas
 
 
-class Reader(enum.Enum):
+class LogReader(enum.Enum):
     """How a log is read; the value is what the vendor's library for it has in its name."""
 
     DEFAULT = ""
@@ -48,7 +48,7 @@ class Reader(enum.Enum):
     OPTRACE = "QnnHtpOptraceProfilingReader"
 
     @classmethod
-    def parse(cls, name: str) -> Reader:
+    def parse(cls, name: str) -> LogReader:
         """By its short name, or by the name or path of the vendor's library."""
         word = PurePath(name.replace("\\", "/")).name.removeprefix("lib").removesuffix(".so").removesuffix(".dll")
         for reader in cls:
@@ -60,7 +60,7 @@ class Reader(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features(TraceOptions):
+class ReaderFeatures(TraceOptions):
     """The switches of the configuration file, by the vendor's names, with its defaults."""
 
     htp_json: bool = True
@@ -74,18 +74,18 @@ class ViewRequest:
     """What the viewer was asked for. ``output`` is where the first file goes; the others stand beside it."""
 
     logs: tuple[Path, ...]
-    reader: Reader = Reader.DEFAULT
+    reader: LogReader = LogReader.DEFAULT
     output: Path | None = None
     schematic: Path | None = None
     zoom: tuple[str, str] | None = None
-    features: Features = field(default_factory=Features)
+    features: ReaderFeatures = field(default_factory=ReaderFeatures)
     gzip: bool = False
     standardized: bool = False
     extract: bool = False
 
 
 @dataclass(slots=True)
-class View:
+class ViewedLog:
     """The text to show, and the files to write, by path."""
 
     text: str = ""
@@ -93,18 +93,18 @@ class View:
     notes: list[str] = field(default_factory=list)
 
 
-def view(request: ViewRequest) -> View:
+def view(request: ViewRequest) -> ViewedLog:
     """Read everything and make everything; raises BadProfile before anything was written."""
-    result = View()
+    result = ViewedLog()
     log = _joined([read_log(_log_at(path, result)) for path in request.logs])
     where = ", ".join(map(str, request.logs))
-    optrace = request.reader is Reader.OPTRACE
+    optrace = request.reader is LogReader.OPTRACE
     for option, value in (("--schematic", request.schematic), ("--zoom_start and --zoom_end", request.zoom)):
         if value is not None and not optrace:
             raise BadProfile(f"{option} only with the optrace reader; the reader is {request.reader.name.lower()}")
     if optrace:
         _view_optrace(request, log, result)
-    elif request.reader is Reader.CHROMETRACE:
+    elif request.reader is LogReader.CHROMETRACE:
         _view_linting(request, log, where, result)
     else:
         _view_listing(request, log, where, result)
@@ -113,7 +113,7 @@ def view(request: ViewRequest) -> View:
     return result
 
 
-def _log_at(path: Path, result: View) -> Path:
+def _log_at(path: Path, result: ViewedLog) -> Path:
     """The log; tools number theirs from 0, except those with op traces."""
     stem = path.stem.removesuffix("_0") if path.stem.endswith("_0") else f"{path.stem}_0"
     other = path.with_name(f"{stem}{path.suffix}")
@@ -133,15 +133,15 @@ def _joined(logs: Sequence[ProfileLogContent]) -> ProfileLogContent:
     return msgspec.structs.replace(logs[0], messages=messages, traces=traces)
 
 
-def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, result: View) -> None:
+def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, result: ViewedLog) -> None:
     document = log_to_json(log, standardized=request.standardized)
-    if request.reader is Reader.JSON:
+    if request.reader is LogReader.JSON:
         if request.output is None:
             result.text = _json(document).decode()
         else:
             result.files[request.output] = _json(document)
         return
-    every = request.reader is Reader.HTP
+    every = request.reader is LogReader.HTP
     result.text = log_to_text(log, where, every_run=every)
     if any(message.schematic for message in log.messages):
         result.notes.append("the log has an op trace: --reader optrace --schematic <graph>_schematic.bin shows it")
@@ -149,7 +149,7 @@ def _view_listing(request: ViewRequest, log: ProfileLogContent, where: str, resu
         result.files[request.output] = _json(document) if every else _csv(log)
 
 
-def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, result: View) -> None:
+def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, result: ViewedLog) -> None:
     runs = [message for message in log.messages if message.method in EXECUTED]
     average = aggregated([run.events for run in runs], lambda values: sum(values) // len(values))
     critical = next((event for event in average if event.type == CRITICAL_PATH), None)
@@ -165,7 +165,7 @@ def _view_linting(request: ViewRequest, log: ProfileLogContent, where: str, resu
         _add(result, request.output, _json(trace), compress=compress)
 
 
-def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: View) -> None:
+def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: ViewedLog) -> None:
     traced = [message for message in log.messages if message.run is not None and message.schematic]
     if not traced:
         raise BadProfile(
@@ -183,7 +183,7 @@ def _view_optrace(request: ViewRequest, log: ProfileLogContent, result: View) ->
 
 
 def _traced_as(
-    prepared: Schematic, log: ProfileLogContent, traced: Sequence[Message], where: str, result: View
+    prepared: Schematic, log: ProfileLogContent, traced: Sequence[Message], where: str, result: ViewedLog
 ) -> tuple[Schematic, list[Message]]:
     """What was prepared, as its runs went, and those runs; of several clocks, those of most runs."""
     digest, preparation = schematic_digest(prepared), preparation_digest(prepared)
@@ -212,7 +212,7 @@ def _traced_as(
 
 
 def _add_optrace_files(
-    request: ViewRequest, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], result: View
+    request: ViewRequest, schematic: Schematic, own: Sequence[Message], qhas: dict[str, Any], result: ViewedLog
 ) -> None:
     assert request.output is not None
     features = request.features
@@ -255,7 +255,7 @@ def _summary(qhas: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines)) + "\n"
 
 
-def _extract(request: ViewRequest, log: ProfileLogContent, result: View) -> None:
+def _extract(request: ViewRequest, log: ProfileLogContent, result: ViewedLog) -> None:
     """The times of each run, which a log holds beside events: one file for each."""
     folder = (request.output or request.logs[0]).parent
     runs = [message.run for message in log.messages if message.run is not None]
@@ -264,7 +264,7 @@ def _extract(request: ViewRequest, log: ProfileLogContent, result: View) -> None
         result.files[folder / name] = msgspec.msgpack.encode(run)
 
 
-def _add(result: View, path: Path, data: bytes, *, compress: bool) -> None:
+def _add(result: ViewedLog, path: Path, data: bytes, *, compress: bool) -> None:
     if not compress:
         result.files[path] = data
         return
@@ -288,7 +288,7 @@ def _json(document: dict[str, Any]) -> bytes:
 # The configuration file.
 
 
-def read_features(path: str | os.PathLike[str]) -> Features:
+def read_features(path: str | os.PathLike[str]) -> ReaderFeatures:
     """The switches in a file: ``{"features": {"qhas_json": true}}``. Raises BadProfile with the offending key."""
     data = read_file(path, most=MIB, what="the viewer's configuration", error=BadProfile)
     try:
@@ -301,18 +301,18 @@ def read_features(path: str | os.PathLike[str]) -> Features:
     switches = document.get("features", {})
     if not isinstance(switches, dict):
         raise BadProfile(f"{path}: /features is {shown(switches)}; expected an object of switches")
-    names = [field.name for field in fields(Features)]
+    names = [field.name for field in fields(ReaderFeatures)]
     _refuse_unknown(path, "/features", switches, names)
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise BadProfile(f"{path}: /features/{name} is {shown(value)}; expected true or false")
-    return Features(**switches)
+    return ReaderFeatures(**switches)
 
 
 def _refuse_unknown(path: object, where: str, keys: Iterable[str], names: list[str]) -> None:
     for key in keys:
         if key not in names:
-            everything = [*names, *(field.name for field in fields(Features))]
+            everything = [*names, *(field.name for field in fields(ReaderFeatures))]
             near = difflib.get_close_matches(key[:100], everything, 1)
             where_known = "within features" if near and near[0] not in names else "there"
             hint = f"; did you mean {near[0]!r} ({where_known})?" if near else ""

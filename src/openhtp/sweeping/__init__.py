@@ -20,7 +20,7 @@ from openhtp.core import tidying
 from openhtp.core.checks import path_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.renamed import renamed_names
-from openhtp.sweeping.driver import Driver, Progress, Standing
+from openhtp.sweeping.driver import Progress, Standing, StudyDriver
 from openhtp.sweeping.engine import NoWorkers, SweepEngine, WrongWorker
 from openhtp.sweeping.parsing import load_study
 from openhtp.sweeping.results import SweepResult, load_results
@@ -89,7 +89,7 @@ def sweep(
         tidying.start()
         try:
             with engine:
-                Driver(loaded, points, engine, progress).run()
+                StudyDriver(loaded, points, engine, progress).run()
         except BaseException:  # perhaps a Ctrl-C that came before the workers were ended
             tidying.post((engine.close, ()))
             raise

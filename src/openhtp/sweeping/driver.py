@@ -34,7 +34,7 @@ class Standing(Struct, frozen=True):
 Progress = Callable[[Standing], None]
 
 
-class Driver:
+class StudyDriver:
     """One run of a study."""
 
     def __init__(self, study: Study, store: Store, engine: SweepEngine, progress: Progress | None = None) -> None:

@@ -83,7 +83,7 @@ class SweepResult:
         """The best feasible points for one objective: so many for each group."""
         return [row for rows in self.groups().values() for row in best(rows, objective, count)]
 
-    def sensitivity(self) -> dict[str, list[Effect]]:
+    def sensitivity(self) -> dict[str, list[AxisEffect]]:
         """Per objective, how much each axis explains."""
         return {
             each.name: sensitivity(
@@ -173,7 +173,7 @@ _BINS = 16
 """Parts into which an axis with more values than this is cut."""
 
 
-class Effect(Struct, frozen=True):
+class AxisEffect(Struct, frozen=True):
     """How much of the spread of an objective one axis explains by itself, 0 to 1."""
 
     axis: str
@@ -214,7 +214,7 @@ def pareto(losses: Losses) -> list[int]:
     return sorted(front)
 
 
-def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Objective) -> list[Effect]:
+def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Objective) -> list[AxisEffect]:
     """Which axis matters: the variance of the means of its values, over the whole variance; largest first.
 
     Of a full grid these are the main effects; what is left of 1 is due to axes acting together.
@@ -229,7 +229,7 @@ def sensitivity(rows: Sequence[PointResult], axes: Sequence[Axis], objective: Ob
             counts = np.bincount(groups)
             means = np.bincount(groups, losses) / np.maximum(counts, 1)
             share = float((counts * (means - losses.mean()) ** 2).sum() / (len(losses) * whole))
-        effects.append(Effect(axis.name, round(min(1.0, share), 6)))
+        effects.append(AxisEffect(axis.name, round(min(1.0, share), 6)))
     return sorted(effects, key=lambda effect: -effect.share)
 
 

@@ -260,7 +260,7 @@ def grid(study: Study) -> Iterator[StudyPoint]:
 _MOST_BYTES = 2 * GIB
 
 
-class Files:
+class StudyFiles:
     """Finds files by the name that the study has for them, relative to its own folder."""
 
     def __init__(self, study: Study, shipped: Mapping[str, bytes] | None = None) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from openhtp.core.errors import QnnError
 from openhtp.sweeping.engine import WorkerAnswer, WorkerTask, identity
 from openhtp.sweeping.measures import Measured, Measurer, find_measure
-from openhtp.sweeping.study import Files, PointResult, Study, StudyPoint
+from openhtp.sweeping.study import PointResult, Study, StudyFiles, StudyPoint
 
 _SERVED: dict[str, Measurer] = {}
 """The measurer of the study that was last asked for, by its fingerprint: a process serves one at a time."""
@@ -32,7 +32,7 @@ def measure(
     key = study.fingerprint
     if key not in _SERVED:
         _SERVED.clear()
-        _SERVED[key] = find_measure(study.measure).make(study, Files(study, shipped))
+        _SERVED[key] = find_measure(study.measure).make(study, StudyFiles(study, shipped))
     measured = _measured(_SERVED[key], points)
     rows = [_point_result(point, each) for point, each in zip(points, measured, strict=True)]
     return rows, time.perf_counter() - begin

@@ -16,29 +16,29 @@ from openhtp.report.netron import schematic_to_netron
 from openhtp.report.profile_log import schematic_bytes
 from openhtp.runtime.instruments.device_queries import library_binary, schematic_on
 from openhtp.runtime.objects.context import Context
-from openhtp.tools.models import Changes, ToolTarget, composed, import_models, opened_device
-from openhtp.tools.profiling import Profiling, Recorder
+from openhtp.tools.models import GraphChanges, ToolTarget, composed, import_models, opened_device
+from openhtp.tools.profiling import ProfileRecorder, ToolProfiling
 from openhtp.tools.raw import file_stems, make_folder
-from openhtp.tools.stages import Stage, Tell, during
+from openhtp.tools.stages import Tell, ToolStage, during
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class GenerationOrder:
     """An order: the models, the file, and the chips to save for; without chips, that of ``where``."""
 
     where: ToolTarget
     models: Sequence[str]
     binary_file: str
     output_dir: Path
-    changes: Changes = field(default_factory=Changes)
+    changes: GraphChanges = field(default_factory=GraphChanges)
     only: Sequence[str] = ()
     socs: Sequence[str] = ()
-    profiling: Profiling = field(default_factory=Profiling)
+    profiling: ToolProfiling = field(default_factory=ToolProfiling)
     op_mapping: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedFile:
     """A file that was written."""
 
     path: Path
@@ -51,14 +51,14 @@ class Saved:
 class GeneratedFiles:
     """The files written: binaries, and files beside them."""
 
-    binaries: list[Saved] = field(default_factory=list)
+    binaries: list[SavedFile] = field(default_factory=list)
     beside: list[Path] = field(default_factory=list)
 
 
-def generate(order: Generation, tell: Tell) -> GeneratedFiles:
+def generate(order: GenerationOrder, tell: Tell) -> GeneratedFiles:
     """Prepare and save. Each of several chips has a file of its own."""
     tell("Composing graphs", 0, None)
-    with during(Stage.CREATE):
+    with during(ToolStage.CREATE):
         graphs = _chosen(import_models(order.models, order.changes), order.only)
     make_folder(order.output_dir)
     outcome = GeneratedFiles()
@@ -82,7 +82,7 @@ def _chosen(graphs: list[IrGraph], only: Sequence[str]) -> list[IrGraph]:
     return [graph for graph in graphs if not only or graph.name in only]
 
 
-def _path(order: Generation, soc: str | None) -> Path:
+def _path(order: GenerationOrder, soc: str | None) -> Path:
     """The file: always the given stem and ``.bin``; an absolute path is not put into the folder."""
     ending = ".bin" if soc is None else f".{find_soc(soc).name}.bin"
     path = order.output_dir / f"{order.binary_file}{ending}"
@@ -92,25 +92,25 @@ def _path(order: Generation, soc: str | None) -> Path:
 
 
 def _prepared(
-    order: Generation, where: ToolTarget, graphs: Sequence[IrGraph], path: Path, outcome: GeneratedFiles
-) -> Saved:
-    recorder = Recorder(order.profiling, order.output_dir)
+    order: GenerationOrder, where: ToolTarget, graphs: Sequence[IrGraph], path: Path, outcome: GeneratedFiles
+) -> SavedFile:
+    recorder = ProfileRecorder(order.profiling, order.output_dir)
     changes = _prepare_only(order.changes)
     with ExitStack() as stack:
         device = stack.enter_context(opened_device(where))
         profile = recorder.profile(device.backend)
         context = composed(device, graphs, where.config, changes, profile=profile, log=recorder.log)
-        with during(Stage.FINALIZE):
+        with during(ToolStage.FINALIZE):
             data = context.get_binary()
         write_file(path, data)
         if order.profiling.level == "optrace" or order.op_mapping:
             outcome.beside += _schematics(order, context)
         log = recorder.close(())
         outcome.beside += [] if log is None else [log]
-        return Saved(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
+        return SavedFile(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
 
 
-def _schematics(order: Generation, context: Context) -> list[Path]:
+def _schematics(order: GenerationOrder, context: Context) -> list[Path]:
     """Write the chip's kernels: for the trace viewer in the working directory, for Netron in the output folder."""
     written = []
     stems = file_stems(list(context.graphs))
@@ -130,7 +130,7 @@ def _schematics(order: Generation, context: Context) -> list[Path]:
     return written
 
 
-def _by_library(order: Generation, where: ToolTarget, graphs: Sequence[IrGraph], path: Path) -> Saved:
+def _by_library(order: GenerationOrder, where: ToolTarget, graphs: Sequence[IrGraph], path: Path) -> SavedFile:
     """Saved by the library itself, in its own format."""
     if order.profiling.level is not None or order.op_mapping:
         raise UnsupportedFeature("profiles and op mappings are those of the emulator; leave out --backend")
@@ -138,12 +138,12 @@ def _by_library(order: Generation, where: ToolTarget, graphs: Sequence[IrGraph],
     sharing = {**context_options, **order.changes.context_options}.get("weight_sharing_enabled", False)
     with opened_device(where) as device:
         context = composed(device, graphs, where.config, _prepare_only(order.changes))
-        with during(Stage.FINALIZE):
+        with during(ToolStage.FINALIZE):
             data = library_binary(context, weight_sharing=bool(sharing))
         write_file(path, data)
-        return Saved(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
+        return SavedFile(path=path, soc=device.soc, nbytes=len(data), graphs=tuple(context.graphs))
 
 
-def _prepare_only(changes: Changes) -> Changes:
+def _prepare_only(changes: GraphChanges) -> GraphChanges:
     """Graphs are saved, and not set up to be executed."""
     return replace(changes, context_options={**changes.context_options, "prepare_only": True})

@@ -24,7 +24,7 @@ from openhtp.core.files import read_file
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.core.validating import did_you_mean
-from openhtp.tools.raw import Array, Form, read_piece
+from openhtp.tools.raw import Array, RawForm, read_piece
 
 _MOST_BYTES = 64 << 20
 NO_RUN = "__"
@@ -145,7 +145,7 @@ class Repetition:
     duration_s: float | None = None
 
 
-class Cache:
+class InputCache:
     """Inputs that were read and are kept for the next time: so many sets, or so many bytes."""
 
     def __init__(self, sets: int | None, megabytes: int | None) -> None:
@@ -165,17 +165,17 @@ class Cache:
             self._left -= nbytes
 
 
-class Feeding:
+class InputFeed:
     """A list for one graph."""
 
     def __init__(
         self,
         lines: Sequence[InputLine],
         inputs: Mapping[str, TensorSpec],
-        forms: Mapping[str, Form],
+        forms: Mapping[str, RawForm],
         *,
         batch: int,
-        cache: Cache,
+        cache: InputCache,
     ) -> None:
         self._lines = lines
         self._inputs = inputs

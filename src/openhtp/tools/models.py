@@ -36,7 +36,7 @@ from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile, ProfileLog
 from openhtp.runtime.objects.signal import Signal
-from openhtp.tools.stages import Stage, during
+from openhtp.tools.stages import ToolStage, during
 from openhtp.vendor.backend import LibraryBackend
 from openhtp.vendor.context import LibraryContext
 from openhtp.vendor.library import load as load_library
@@ -66,7 +66,7 @@ class ToolTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class GraphChanges:
     """Changes of graphs before they are prepared: more outputs, other layouts, options over the config's."""
 
     all_outputs: bool = False
@@ -95,7 +95,7 @@ def _is_ours(path: Path) -> bool:
 def opened_device(where: ToolTarget) -> Iterator[Device]:
     """Make a device with the votes of the config or the command."""
     with ExitStack() as stack:
-        with during(Stage.DEVICE):
+        with during(ToolStage.DEVICE):
             backend = stack.enter_context(Backend(library=where.library))
             for package in where.op_packages:
                 backend.register_op_package(package)
@@ -120,7 +120,7 @@ def graph_name(model: str) -> str:
     return f"_{name}" if name[:1].isdigit() or not name else name
 
 
-def import_models(models: Sequence[str], changes: Changes) -> list[IrGraph]:
+def import_models(models: Sequence[str], changes: GraphChanges) -> list[IrGraph]:
     """ONNX files, networks of the zoo, or model libraries, as graphs of distinct names."""
     graphs: list[IrGraph] = []
     for graph in (graph for model in models for graph in _import(model)):
@@ -260,13 +260,13 @@ def composed(
     device: Device,
     graphs: Sequence[IrGraph],
     config: BackendConfig | None,
-    changes: Changes,
+    changes: GraphChanges,
     *,
     profile: Profile | None = None,
     log: ProfileLog | None = None,
 ) -> Context:
     """One context with all graphs, finalized. With a profile, the log has an entry for each."""
-    with during(Stage.CREATE):
+    with during(ToolStage.CREATE):
         options = {} if config is None else config.context_options(ContextOrigin.COMPOSED)
         context = device.create_context(**{**options, **changes.context_options})
         composed_graphs: list[Graph] = []
@@ -276,7 +276,7 @@ def composed(
                 chosen.pop("vtcm_bytes", None)
             composed_graphs.append(context.compose_graph(source, **{**chosen, **changes.graph_options}))
     for graph in composed_graphs:
-        with during(Stage.FINALIZE):
+        with during(ToolStage.FINALIZE):
             graph.finalize(profile=profile)
         if profile is not None and log is not None:
             log.add(profile)
@@ -298,7 +298,7 @@ def restored(
         return None if timeout_us is None else device.backend.create_signal(timeout_us)
 
     shared = {} if config is None else config.context_options(ContextOrigin.LIST)
-    with during(Stage.CREATE):
+    with during(ToolStage.CREATE):
         if shared.get("share_resources"):
             contexts = device.create_contexts_from_binaries(binaries, signal=signal(), **shared).result()
         else:

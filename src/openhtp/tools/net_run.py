@@ -22,9 +22,9 @@ from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import Signal
-from openhtp.tools.input_list import Cache, Feeding, Feeds, InputList, Repetition, read_input_list
+from openhtp.tools.input_list import Feeds, InputCache, InputFeed, InputList, Repetition, read_input_list
 from openhtp.tools.models import (
-    Changes,
+    GraphChanges,
     ToolTarget,
     composed,
     executable,
@@ -34,9 +34,9 @@ from openhtp.tools.models import (
     opened_device,
     restored,
 )
-from openhtp.tools.profiling import Profiling, Recorder
-from openhtp.tools.raw import METADATA, Array, Form, Results, Written, make_folder, metadata_yaml
-from openhtp.tools.stages import Stage, Tell, during
+from openhtp.tools.profiling import ProfileRecorder, ToolProfiling
+from openhtp.tools.raw import METADATA, Array, OutputTypes, OutputWriter, RawForm, make_folder, metadata_yaml
+from openhtp.tools.stages import Tell, ToolStage, during
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +52,11 @@ class NetRunOrder:
     binaries: Sequence[Path] = ()
     lists: Sequence[Path | None]
     output_dir: Path
-    changes: Changes = field(default_factory=Changes)
+    changes: GraphChanges = field(default_factory=GraphChanges)
     native_inputs: bool = False
     native_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    written: Written = Written.FLOAT_ONLY
-    profiling: Profiling = field(default_factory=Profiling)
+    written: OutputTypes = OutputTypes.FLOAT_ONLY
+    profiling: ToolProfiling = field(default_factory=ToolProfiling)
     synchronous: bool = False
     repetition: Repetition = field(default_factory=Repetition)
     keep: int | None = None
@@ -103,7 +103,7 @@ def net_run(order: NetRunOrder, tell: Tell) -> NetRunResult:
         for source, path in zip(sources, lists, strict=True):
             if path is not None:
                 read_input_list(path, [spec.name for spec in source.inputs], source.output_names)
-    recorder = Recorder(order.profiling, order.output_dir)
+    recorder = ProfileRecorder(order.profiling, order.output_dir)
     with ExitStack() as stack:
         tell("Creating the device", 0, None)
         device = stack.enter_context(opened_device(order.where))
@@ -136,12 +136,12 @@ def _update(contexts: Sequence[Context], updates: Sequence[tuple[str, Path]]) ->
             )
         graph = name or next(iter(owners))
         section = read_file(path, most=_MOST_SECTION, what="a section of a context binary", error=InvalidArgument)
-        with during(Stage.CREATE):
+        with during(ToolStage.CREATE):
             owners[graph].apply_binary_section(graph, section)
 
 
 def _run_all(
-    plans: Sequence[_Plan], order: NetRunOrder, outcome: NetRunResult, recorder: Recorder, tell: Tell
+    plans: Sequence[_Plan], order: NetRunOrder, outcome: NetRunResult, recorder: ProfileRecorder, tell: Tell
 ) -> None:
     try:
         for plan in plans:
@@ -169,13 +169,15 @@ def _by_library(order: NetRunOrder, tell: Tell) -> NetRunResult:
     order = replace(order, synchronous=True)
     outcome = NetRunResult(asynchronous=False, perf_profile=None)
     with opened_binaries(order.where, order.binaries) as graphs:
-        _run_all(_plans(order, graphs), order, outcome, Recorder(Profiling(), order.output_dir), tell)
+        _run_all(_plans(order, graphs), order, outcome, ProfileRecorder(ToolProfiling(), order.output_dir), tell)
     return outcome
 
 
-def _restored(device: Device, order: NetRunOrder, profile: Profile | None, recorder: Recorder) -> list[Context]:
+def _restored(
+    device: Device, order: NetRunOrder, profile: Profile | None, recorder: ProfileRecorder
+) -> list[Context]:
     if order.validate:
-        with during(Stage.CREATE):
+        with during(ToolStage.CREATE):
             for binary in order.binaries:
                 device.validate_binary(binary, check_data=True)
     config, timeout = order.where.config, order.retrieve_timeout_us
@@ -222,17 +224,17 @@ class _Plan:
         specs = {tensor.name: tensor.spec for tensor in graph.outputs}
         self._list: InputList = read_input_list(path, list(self._inputs), list(specs))
         chosen = [specs[name] for name in self._list.outputs] or list(specs.values())
-        self._results = Results(folder, chosen, order.written, order.keep)
-        self._feeding = Feeding(
+        self._results = OutputWriter(folder, chosen, order.written, order.keep)
+        self._feeding = InputFeed(
             self._list.lines,
             self._inputs,
             self._forms_of(order),
             batch=order.batch,
-            cache=Cache(order.cached_sets, order.cached_mb),
+            cache=InputCache(order.cached_sets, order.cached_mb),
         )
         self.told = GraphRun(name=graph.name, inputs=list(self._inputs.values()), outputs=chosen, folder=folder)
 
-    def _forms_of(self, order: NetRunOrder) -> dict[str, Form]:
+    def _forms_of(self, order: NetRunOrder) -> dict[str, RawForm]:
         native = order.native_names.get(self._graph.name, ())
         unknown = [name for name in native if name not in self._inputs]
         if unknown:
@@ -241,17 +243,18 @@ class _Plan:
                 f" {', '.join(self._inputs)}"
             )
         return {
-            name: Form.NATIVE if order.native_inputs or name in native else Form.FLOAT for name in self._inputs
+            name: RawForm.NATIVE if order.native_inputs or name in native else RawForm.FLOAT
+            for name in self._inputs
         }
 
-    def run(self, recorder: Recorder, tell: Tell) -> GraphRun:
+    def run(self, recorder: ProfileRecorder, tell: Tell) -> GraphRun:
         """Run the list as often as it is asked for."""
         order, told = self._order, self.told
         graph = self._graph
         depth = 1 if order.synchronous else self._depth(graph)
         pending: deque[tuple[Execution, Profile | None]] = deque()
         begin = time.monotonic()
-        with during(Stage.EXECUTE):
+        with during(ToolStage.EXECUTE):
             slots = self._slots(depth)
             for feeds in self._feeding.sets(order.repetition, begin):
                 profile = recorder.profile_for(graph, time.monotonic() - begin)
@@ -292,11 +295,11 @@ class _Plan:
             return None
         return wanted.inferences or len(self._list.lines)
 
-    def _collect(self, pending: deque[tuple[Execution, Profile | None]], recorder: Recorder) -> None:
+    def _collect(self, pending: deque[tuple[Execution, Profile | None]], recorder: ProfileRecorder) -> None:
         execution, profile = pending.popleft()
         self._keep(execution.result(), recorder, profile)
 
-    def _keep(self, outputs: Mapping[str, Array], recorder: Recorder, profile: Profile | None) -> None:
+    def _keep(self, outputs: Mapping[str, Array], recorder: ProfileRecorder, profile: Profile | None) -> None:
         recorder.add(profile)
         self._results.add(self.told.inferences, outputs)
         self.told.inferences += 1
@@ -335,7 +338,7 @@ def opened_binaries(where: ToolTarget, binaries: Sequence[Path]) -> Iterator[lis
     with opened_device(where) as device:
         graphs: list[Graph] = []
         for binary in binaries:
-            with during(Stage.CREATE):
+            with during(ToolStage.CREATE):
                 blob = read_file(binary, most=_MOST_BYTES, what="a context binary", error=BadBinary)
                 with named_errors(binary):
                     context = open_library_binary(device, blob)

@@ -24,7 +24,7 @@ LEVELS = ("off", "basic", "detailed", "client", "backend")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profiling:
+class ToolProfiling:
     """The profiling of a run. ``level`` is a profile's, or None; ``client`` logs how long the tool itself took."""
 
     level: str | None = None
@@ -41,7 +41,7 @@ def profiling_of(
     *,
     start_delay_s: float | None = None,
     executions: int | None = None,
-) -> Profiling:
+) -> ToolProfiling:
     """The profiling that the options of a command ask for; the config fills in the rest."""
     general = {} if config is None else config.general
     graph: dict[str, Any] = next(iter(general.get("graph_configs", ())), {})
@@ -60,7 +60,7 @@ def profiling_of(
             )
     delay = start_delay_s if start_delay_s is not None else graph.get("graph_profiling_start_delay", 0)
     most = executions if executions is not None else graph.get("graph_profiling_num_executions")
-    return Profiling(
+    return ToolProfiling(
         level="optrace" if option else None if level in ("off", "client") else level,
         client=level == "client",
         start_delay_s=float(delay),
@@ -69,10 +69,10 @@ def profiling_of(
     )
 
 
-class Recorder:
+class ProfileRecorder:
     """Makes profiles for calls and keeps them in one log."""
 
-    def __init__(self, wanted: Profiling, folder: Path) -> None:
+    def __init__(self, wanted: ToolProfiling, folder: Path) -> None:
         self._wanted = wanted
         self._given = 0
         on = wanted.level is not None or wanted.client

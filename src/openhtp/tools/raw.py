@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 _MOST_BYTES = 2 * GIB
 
 
-class Form(enum.Enum):
+class RawForm(enum.Enum):
     """How the elements of files are written."""
 
     FLOAT = "float"
@@ -34,23 +34,23 @@ class Form(enum.Enum):
 
     def itemsize(self, spec: TensorSpec) -> int:
         """Bytes of one element."""
-        return 4 if self is Form.FLOAT else spec.dtype.itemsize
+        return 4 if self is RawForm.FLOAT else spec.dtype.itemsize
 
     @property
     def option(self) -> str:
         """The advice that makes a tool read files in the other form."""
-        return "leave out --use_native_input_files" if self is Form.NATIVE else "give --use_native_input_files"
+        return "leave out --use_native_input_files" if self is RawForm.NATIVE else "give --use_native_input_files"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RawPiece:
     """The content of a file: some parts of an execution's batch, in the tensor's stored type."""
 
     array: Array
     parts: int
 
 
-def read_piece(path: Path, where: str, spec: TensorSpec, form: Form, batch: int) -> Piece:
+def read_piece(path: Path, where: str, spec: TensorSpec, form: RawForm, batch: int) -> RawPiece:
     """A file for an input of an execution that is ``batch`` times the graph's.
 
     It holds the whole batch, or one element of it: then several lines make up an execution.
@@ -66,24 +66,24 @@ def read_piece(path: Path, where: str, spec: TensorSpec, form: Form, batch: int)
     else:
         raise InvalidArgument(_wrong_size(path, where, spec, form, batch, len(data)))
     shape = batched(spec.shape, batch) if count == parts else (1, *spec.shape[1:])
-    if form is Form.NATIVE:
+    if form is RawForm.NATIVE:
         stored = np.frombuffer(data, spec.dtype.numpy.newbyteorder("<"), elements).astype(spec.dtype.numpy)
     else:
         floats = np.frombuffer(data, "<f4", elements)
         _suspect(path, where, spec, floats)
         stored = to_stored(spec, floats.reshape(shape))
-    return Piece(stored.reshape(shape), count)
+    return RawPiece(stored.reshape(shape), count)
 
 
-def _wrong_size(path: Path, where: str, spec: TensorSpec, form: Form, batch: int, nbytes: int) -> str:
-    other = Form.FLOAT if form is Form.NATIVE else Form.NATIVE
+def _wrong_size(path: Path, where: str, spec: TensorSpec, form: RawForm, batch: int, nbytes: int) -> str:
+    other = RawForm.FLOAT if form is RawForm.NATIVE else RawForm.NATIVE
     whole = spec.elements * batch
     text = (
         f"{where}: {str(path)!r} has {nbytes} bytes; input {spec} takes {whole * form.itemsize(spec)}"
-        f" ({'float32' if form is Form.FLOAT else spec.dtype.short}{'' if batch == 1 else f', {batch} times'})"
+        f" ({'float32' if form is RawForm.FLOAT else spec.dtype.short}{'' if batch == 1 else f', {batch} times'})"
     )
     if nbytes == whole * other.itemsize(spec):
-        kind = "its own type" if other is Form.NATIVE else "float32"
+        kind = "its own type" if other is RawForm.NATIVE else "float32"
         text += f". It fits as {kind}: {form.option}"
     return text
 
@@ -143,7 +143,7 @@ _MOST_NAME = 200
 _NOT_IN_NAMES = re.compile(r"[/\\\x00-\x1f]")
 
 
-class Written(enum.Enum):
+class OutputTypes(enum.Enum):
     """In which types outputs are written."""
 
     FLOAT_ONLY = "float_only"
@@ -153,12 +153,12 @@ class Written(enum.Enum):
     @property
     def floats(self) -> bool:
         """Whether as 32-bit floats, into ``<tensor>.raw``."""
-        return self is not Written.NATIVE_ONLY
+        return self is not OutputTypes.NATIVE_ONLY
 
     @property
     def native(self) -> bool:
         """Whether in the tensors' own types, into ``<tensor>_native.raw``."""
-        return self is not Written.FLOAT_ONLY
+        return self is not OutputTypes.FLOAT_ONLY
 
 
 def file_stems(names: Sequence[str]) -> dict[str, str]:
@@ -176,10 +176,10 @@ def file_stems(names: Sequence[str]) -> dict[str, str]:
     return stems
 
 
-class Results:
+class OutputWriter:
     """Writes the outputs of one graph, inference by inference."""
 
-    def __init__(self, folder: Path, specs: Iterable[TensorSpec], form: Written, keep: int | None) -> None:
+    def __init__(self, folder: Path, specs: Iterable[TensorSpec], form: OutputTypes, keep: int | None) -> None:
         self.folder = folder
         self.written = 0
         self._specs = {spec.name: spec for spec in specs}

@@ -45,7 +45,7 @@ class Tolerance:
 
 
 @dataclass(slots=True, kw_only=True)
-class Compared:
+class ComparedOutput:
     """An output of a graph over all executions. ``worst`` is in steps, or in parts of the largest number."""
 
     graph: str
@@ -81,7 +81,7 @@ class ReplayResult:
 
     calls: int = 0
     executions: int = 0
-    compared: dict[tuple[str, str], Compared] = field(default_factory=dict)
+    compared: dict[tuple[str, str], ComparedOutput] = field(default_factory=dict)
     differing: list[str] = field(default_factory=list)
 
     @property
@@ -423,7 +423,7 @@ class _Player:
     def _compare(self, graph: Graph, name: str, now: Array, then: Array) -> None:
         if now.shape != then.shape:
             self._saved.refuse(f"has output {name!r} of shape {list(then.shape)}; it is {list(now.shape)} now")
-        row = self.outcome.compared.setdefault((graph.name, name), Compared(graph=graph.name, output=name))
+        row = self.outcome.compared.setdefault((graph.name, name), ComparedOutput(graph=graph.name, output=name))
         row.add(now, then, self._tolerance)
 
     def configure(self, call: cs.SetConfig) -> None:

@@ -12,7 +12,7 @@ Tell = Callable[[str, int, int | None], None]
 """Called with the progress of a tool: what it does, how much is done, and of how much, if that is known."""
 
 
-class Stage(enum.Enum):
+class ToolStage(enum.Enum):
     """A stage of a tool, and its exit status if it fails there."""
 
     DEVICE = "device creation", 11
@@ -26,7 +26,7 @@ class Stage(enum.Enum):
         return self.value[1]
 
 
-def during(stage: Stage) -> AbstractContextManager[None]:
+def during(stage: ToolStage) -> AbstractContextManager[None]:
     """Errors within say at which stage they happened."""
     return error_context(stage=stage.value[0])
 
@@ -34,4 +34,4 @@ def during(stage: Stage) -> AbstractContextManager[None]:
 def exit_status_of(error: QnnError) -> int | None:
     """The exit status for an error that came through ``during``; None for any other."""
     name = error.where.get("stage")
-    return next((stage.exit_status for stage in Stage if stage.value[0] == name), None)
+    return next((stage.exit_status for stage in ToolStage if stage.value[0] == name), None)

@@ -30,7 +30,7 @@ from openhtp.runtime.objects.device import Device
 from openhtp.runtime.objects.graph import Graph
 from openhtp.tools.input_list import read_input_list
 from openhtp.tools.models import (
-    Changes,
+    GraphChanges,
     ToolTarget,
     composed,
     executable,
@@ -39,8 +39,8 @@ from openhtp.tools.models import (
     library_of,
     opened_device,
 )
-from openhtp.tools.raw import Array, Form, Results, Written, read_piece
-from openhtp.tools.stages import Stage, Tell, during
+from openhtp.tools.raw import Array, OutputTypes, OutputWriter, RawForm, read_piece
+from openhtp.tools.stages import Tell, ToolStage, during
 
 # The configuration of ``qnn-throughput-net-run``: backends, models, contexts, and threads that use them.
 
@@ -126,7 +126,7 @@ Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestCase:
+class ThroughputCase:
     """A checked file: entries by name, and the threads that use them."""
 
     source: Path
@@ -138,7 +138,7 @@ class TestCase:
     log_level: str | None
 
 
-def read_test_case(path: Path) -> TestCase:
+def read_test_case(path: Path) -> ThroughputCase:
     """Read a configuration; errors name the place."""
     data = read_file(path, most=_MOST_BYTES, what="a configuration of threads", error=InvalidArgument)
     try:
@@ -156,7 +156,7 @@ def read_test_case(path: Path) -> TestCase:
     names = [thread["threadName"] for thread in threads]
     if len(set(names)) != len(names):
         refuse(str(path), "/testCase/threads", f"have names that come twice: {', '.join(names)}")
-    return TestCase(
+    return ThroughputCase(
         source=path,
         backends=named["backends"],
         models=named["models"],
@@ -234,7 +234,7 @@ class ThroughputResult:
     mse: dict[str, float] = field(default_factory=dict)
 
 
-def throughput(case: TestCase, tell: Tell) -> ThroughputResult:
+def throughput(case: ThroughputCase, tell: Tell) -> ThroughputResult:
     """Run a test case. Ctrl-C ends an endless one; the result then holds everything measured so far."""
     outcome = ThroughputResult()
     with ExitStack() as stack:
@@ -286,7 +286,7 @@ def _side_by_side(workers: Sequence[_Worker], stop: Latch) -> None:
 class _Places:
     """Devices of the backends, and contexts with models, made when a thread first needs them."""
 
-    def __init__(self, case: TestCase, stack: ExitStack) -> None:
+    def __init__(self, case: ThroughputCase, stack: ExitStack) -> None:
         self._case = case
         self._stack = stack
         self._devices: dict[tuple[str, str | None], Device] = {}
@@ -330,17 +330,17 @@ class _Places:
         path = Path(model["modelPath"])
         stored = model.get("loadFromCachedBinary", path.is_file() and is_binary(path))
         if stored:
-            with during(Stage.CREATE):
+            with during(ToolStage.CREATE):
                 mode = settings.get("cacheCompatibilityMode", "permissive")
                 return device.create_context_from_binary(path, compatibility=mode, **options)
-        changes = Changes(context_options=options)
+        changes = GraphChanges(context_options=options)
         return composed(device, import_models([model["modelPath"]], changes), config, changes)
 
 
 class _Worker:
     """One thread."""
 
-    def __init__(self, case: TestCase, thread: Entry, places: _Places, outcome: ThroughputResult) -> None:
+    def __init__(self, case: ThroughputCase, thread: Entry, places: _Places, outcome: ThroughputResult) -> None:
         self.name: str = thread["threadName"]
         self._thread, self._places = thread, places
         self._model = case.models[thread["model"]]
@@ -350,7 +350,7 @@ class _Worker:
         self._in_loop = bool(thread.get("initModelInLoop"))
         self._graphs = [] if self._in_loop else executable(places.context(thread))
         self._feeds: dict[str, list[Feeds]] = {}
-        self._saved: dict[str, Results] = {}
+        self._saved: dict[str, OutputWriter] = {}
         self._last: dict[str, Mapping[str, Array]] = {}
         self._check = _Check(self._model)
 
@@ -375,7 +375,7 @@ class _Worker:
     def _execute_all(self, graphs: Sequence[Graph], number: int, stop: Latch) -> None:
         for index, graph in enumerate(graphs):
             sets = self._inputs(graph, index)
-            with during(Stage.EXECUTE):
+            with during(ToolStage.EXECUTE):
                 for line, outputs in enumerate(self._executed(graph, sets, stop)):
                     self._last[graph.name] = outputs
                     self._check.look(graph, index, line, outputs, self._outcome.mse, self.name)
@@ -416,15 +416,15 @@ class _Worker:
             if not lists or self._thread.get("useRandomData"):
                 self._feeds[graph.name] = [random_inputs([tensor.spec for tensor in graph.inputs])]
             else:
-                form = Form.FLOAT if self._model.get("inputDataType") == "FLOAT" else Form.NATIVE
+                form = RawForm.FLOAT if self._model.get("inputDataType") == "FLOAT" else RawForm.NATIVE
                 self._feeds[graph.name] = read_sets(_nth(lists, index, "inputPath"), graph.inputs, form)
         return self._feeds[graph.name]
 
-    def _results(self, graph: Graph) -> Results:
+    def _results(self, graph: Graph) -> OutputWriter:
         if graph.name not in self._saved:
             folder = Path(self._model.get("outputPath", "output")) / self.name / graph.name
-            form = Written(self._model.get("outputDataType", "NATIVE_ONLY").lower())
-            self._saved[graph.name] = Results(folder, [tensor.spec for tensor in graph.outputs], form, None)
+            form = OutputTypes(self._model.get("outputDataType", "NATIVE_ONLY").lower())
+            self._saved[graph.name] = OutputWriter(folder, [tensor.spec for tensor in graph.outputs], form, None)
         return self._saved[graph.name]
 
     def finish(self) -> None:
@@ -472,7 +472,7 @@ class _Check:
             return self._first.setdefault((graph.name, line), copies)
         if graph.name not in self._read:
             path = _nth(self._truths, index, "groundTruthPath")
-            self._read[graph.name] = read_sets(path, graph.outputs, Form.NATIVE)
+            self._read[graph.name] = read_sets(path, graph.outputs, RawForm.NATIVE)
         truths = self._read[graph.name]
         if line >= len(truths):
             raise InvalidArgument(
@@ -481,7 +481,7 @@ class _Check:
         return truths[line]
 
 
-def read_sets(path: Path | str, tensors: Sequence[Any], form: Form) -> list[Feeds]:
+def read_sets(path: Path | str, tensors: Sequence[Any], form: RawForm) -> list[Feeds]:
     """All lines of a list, as arrays by name."""
     specs: list[TensorSpec] = [tensor.spec for tensor in tensors]
     listed = read_input_list(Path(path), [spec.name for spec in specs], ())

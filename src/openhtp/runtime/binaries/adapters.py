@@ -16,7 +16,7 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.program.sections import pack_section, read_section
 from openhtp.records.profile import Method
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
-from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.calls.sheet import Fill, NotedCall
 from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.graph_draft import static_data
@@ -25,7 +25,7 @@ from openhtp.runtime.objects.profile_events import request_events
 from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.graph import Graph
     from openhtp.runtime.objects.loaded_graph import LoadedGraph
@@ -92,7 +92,7 @@ def apply_section(
         raise _bad(f"section is {type_in_words(section)}; expected bytes from get_binary_section")
     data = bytes(section)
 
-    def apply(fill: Fill | None, stop: Stop | None) -> None:
+    def apply(fill: Fill | None, stop: CallStop | None) -> None:
         link = loaded.context.link
         with serving() as served:
             begin = link.now()
@@ -109,7 +109,7 @@ def apply_section(
                 loaded.exchange_data(data, new.data, stop)
             if fill is not None:
                 events = request_events("apply binary section", 9002, 9001, (begin, asked, link.now()), served)
-                fill(Noted(Method.APPLY_BINARY_SECTION, graph.name, events))
+                fill(NotedCall(Method.APPLY_BINARY_SECTION, graph.name, events))
 
     carrying(profile, signal, f"applying a section to graph {graph.name!r}", OF_CONTEXT, apply)
 

@@ -19,7 +19,7 @@ from openhtp.core.latches import Promise
 from openhtp.core.threads import OwnThread
 from openhtp.options import CONTEXT, ContextOrigin, OptionValues
 from openhtp.runtime.binaries.opening import Given, check_given, in_memory, open_for_context
-from openhtp.runtime.calls.long_call import OF_CONTEXT, Interrupt, Stop
+from openhtp.runtime.calls.long_call import OF_CONTEXT, CallStop, Interrupt
 from openhtp.runtime.objects import forks
 from openhtp.runtime.objects.argument_checks import check_timeout
 from openhtp.runtime.objects.lifecycle import Life, State, foreign_error
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CreationNotify = Callable[["Context | None", "Graph | None", "str | None", NotifyType, object, int], object]
 
 # Opens a context: from a binary, with its options, unless it is stopped, for the list of that number.
-ContextMaker = Callable[["ContextBinary", "OptionValues", Stop, int], "Context"]
+ContextMaker = Callable[["ContextBinary", "OptionValues", CallStop, int], "Context"]
 
 # At most so many contexts are made at once: the client copies for one while the device makes sessions for another.
 MOST_THREADS = 4
@@ -122,7 +122,7 @@ class Creation:
         wanted: Sequence[ListedContext],
         make: ContextMaker,
         notify: CreationNotify | None,
-        signal: Signal | Stop | None,
+        signal: Signal | CallStop | None,
     ) -> None:
         """``make`` opens one context from a binary. A call that carries a signal already gives its stop."""
         self.device = device
@@ -136,12 +136,12 @@ class Creation:
         self._todo = list(reversed(range(len(wanted))))
         self._outcome: Promise[list[Context]] = Promise()
         self._abandoned = False
-        self._is_carried = isinstance(signal, Stop)
-        if isinstance(signal, Stop):
+        self._is_carried = isinstance(signal, CallStop)
+        if isinstance(signal, CallStop):
             self._interrupt, self._stop = signal.interrupt, signal
         else:
             self._interrupt = Interrupt(Life("signal", ""), None) if signal is None else signal.interrupt
-            self._stop = Stop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
+            self._stop = CallStop(self._interrupt, "creating contexts from a list of binaries", OF_CONTEXT)
         self._lock = threading.Lock()
 
     def start(self) -> None:

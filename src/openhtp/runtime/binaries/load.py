@@ -14,7 +14,7 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries.opening import go_on
 from openhtp.runtime.binaries.send import load_graphs, stored
 from openhtp.runtime.calls.long_call import OF_GRAPH, carrying
-from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.calls.sheet import Fill, NotedCall
 from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import check_handle
 from openhtp.runtime.objects.chosen_options import within
@@ -26,7 +26,7 @@ from openhtp.runtime.objects.signal import Signal
 
 if TYPE_CHECKING:
     from openhtp.runtime.binaries.data_provider import ClientBuffers
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,9 @@ class StoredContext:
     client_buffers: ClientBuffers | None = None
 
 
-def open_stored(context: OpenContext, source: StoredContext, opening: ms.CreateContext, stop: Stop | None) -> None:
+def open_stored(
+    context: OpenContext, source: StoredContext, opening: ms.CreateContext, stop: CallStop | None
+) -> None:
     """Open a context with the graphs of a binary, all or nothing.
 
     Each graph keeps its own priority unless one is given for the context.
@@ -68,13 +70,13 @@ def finalize_deferred(
     binary, names = context.binary, [graph.name for graph in graphs]
     assert binary is not None  # it has deferred graphs
 
-    def load(fill: Fill | None, stop: Stop | None) -> None:
+    def load(fill: Fill | None, stop: CallStop | None) -> None:
         with serving() as served:
             begin = context.link.now()
             _load(context, binary, names, stop)
             if fill is not None and profile is not None:
                 events = finalize_events(profile.level, begin, begin, context.link.now(), served)
-                fill(Noted(Method.FINALIZE, names[-1], events))
+                fill(NotedCall(Method.FINALIZE, names[-1], events))
 
     carrying(profile, signal, f"finalizing {', '.join(map(repr, names))}", OF_GRAPH, load)
 
@@ -83,7 +85,7 @@ def _load(
     context: OpenContext,
     binary: ContextBinary,
     names: Sequence[str],
-    stop: Stop | None,
+    stop: CallStop | None,
     opening: ms.CreateContext | None = None,
 ) -> None:
     chosen, buffers = context.options, context.client_buffers

@@ -27,7 +27,7 @@ from openhtp.runtime.objects.open_context import OpenContext, free_context
 
 if TYPE_CHECKING:
     from openhtp.runtime.binaries.data_provider import ClientBuffers
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.graph import Graph
 
@@ -43,7 +43,7 @@ class GraphOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class GraphShipment:
     """Graphs on their way to the device: their places in the binary, and how the device gets the binary."""
 
     places: Sequence[int]
@@ -51,14 +51,14 @@ class Sending:
     client_buffers: ClientBuffers | None = None
 
 
-def fresh(link: Link, packed: PackedGraph) -> Sending:
+def fresh(link: Link, packed: PackedGraph) -> GraphShipment:
     """A graph that was just packed."""
-    return Sending([0], lambda: link.handing_over(packed))
+    return GraphShipment([0], lambda: link.handing_over(packed))
 
 
 def stored(
     binary: ContextBinary, names: Sequence[str], buffers: ClientBuffers | None = None, check: Check = go_on
-) -> Sending:
+) -> GraphShipment:
     """Graphs of a binary. A file is passed on as it is; of bytes, only those that these graphs need.
 
     The client's ``buffers`` have some of the bytes; ``check`` ends the copying early.
@@ -68,13 +68,13 @@ def stored(
     nbytes = sum(part.end - part.begin for part in ranges)
     if isinstance(source, FileSource):
         handed = HandedGraph(nbytes, (source.fileno(),))
-        return Sending(places, lambda: contextlib.nullcontext(handed), buffers)
+        return GraphShipment(places, lambda: contextlib.nullcontext(handed), buffers)
     apart = [] if buffers is None else [(part.begin, part.end) for part in buffers.pieces]
     wanted = [part for part in ranges if not any(begin <= part.begin and part.end <= end for begin, end in apart)]
     pieces = itertools.chain.from_iterable(
         chunks(part.begin, part.end, source.read, check) for part in joined(wanted)
     )
-    return Sending(places, lambda: _in_memory(nbytes, unchangeable(source.nbytes, pieces)), buffers)
+    return GraphShipment(places, lambda: _in_memory(nbytes, unchangeable(source.nbytes, pieces)), buffers)
 
 
 @contextlib.contextmanager
@@ -85,9 +85,9 @@ def _in_memory(nbytes: int, memory: Descriptor) -> Iterator[HandedGraph]:
 
 def load_graphs(
     context: OpenContext,
-    sending: Sending,
+    sending: GraphShipment,
     orders: Sequence[GraphOrder],
-    stop: Stop | None = None,
+    stop: CallStop | None = None,
     options: ms.LoadOptions = ms.AT_ONCE,
     opening: ms.CreateContext | None = None,
 ) -> None:

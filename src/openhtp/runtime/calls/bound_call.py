@@ -13,7 +13,7 @@ from openhtp.core.errors import QnnError
 from openhtp.runtime.calls.arguments import Arguments, Ports
 from openhtp.runtime.calls.call import Call, enqueue, send
 from openhtp.runtime.calls.notify import Notifier
-from openhtp.runtime.calls.queue import Told
+from openhtp.runtime.calls.queue import CallbackReturn
 from openhtp.runtime.instruments.instrument import Watched
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BoundCall:
                 code = error.code
             places.give_back(run, untold=notify is not None)
             if notify is not None:
-                callee.notifier.tell(notify, code, Told(places, run))
+                callee.notifier.tell(notify, code, CallbackReturn(places, run))
         except BaseException:
             tidying.post((places.give_back, (run,)))
             tidying.post((places.told, (run,)))

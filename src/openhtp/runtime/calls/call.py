@@ -20,7 +20,7 @@ from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.calls.notify import own_niceness
-from openhtp.runtime.calls.sheet import Executed
+from openhtp.runtime.calls.sheet import ExecutedCall
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound_call import Shortcut
@@ -165,7 +165,7 @@ class Call:
             if record is not None and profile.holder is self:
                 times = (self.called_ns, self.sent_ns, self.link.now(), self.deadline_at)
                 about = (callee.hvx_threads, callee.modelled, profile.told)
-                profile.fill(Executed(callee.name, self.synchronous, record, *times, *about))
+                profile.fill(ExecutedCall(callee.name, self.synchronous, record, *times, *about))
             profile.abandon(self)
         callee.end_call(self)
         callee.places.give_back(self, untold=untold)

@@ -18,7 +18,7 @@ from openhtp.records.profile import DeviceProfile
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
-from openhtp.runtime.calls.queue import Told
+from openhtp.runtime.calls.queue import CallbackReturn
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 
@@ -192,7 +192,7 @@ class Execution:
                 self._report("waking those who wait for execution %d", self.job)
         if call.notify is None and not callbacks:
             return
-        last, on_return = len(callbacks) if untold else 0, Told(call.places, call)
+        last, on_return = len(callbacks) if untold else 0, CallbackReturn(call.places, call)
         if call.notify is not None:
             code = 0 if self._error is None else self._error.code
             notification = Notification(call.notify, call.niceness, call.timeout_at, call.link.now)

@@ -38,7 +38,7 @@ OF_GRAPH = st.QNN_GRAPH_ERROR_ABORTED, st.QNN_GRAPH_ERROR_TIMED_OUT
 OF_CONTEXT = st.QNN_CONTEXT_ERROR_ABORTED, st.QNN_CONTEXT_ERROR_TIMED_OUT
 
 
-class Waiting(Protocol):
+class WaitingPoint(Protocol):
     """The place where a call waits until it is served or its signal ends it."""
 
     def wake_all(self) -> None:
@@ -56,7 +56,7 @@ class Interrupt:
         self._lock = make_lock("signal")
         self._triggered = False
         self.target: tuple[Link, int] | None = None
-        self._waiting_at: Waiting | None = None
+        self._waiting_at: WaitingPoint | None = None
 
     def trigger(self) -> None:
         """Abort the call, however far it has come."""
@@ -85,7 +85,7 @@ class Interrupt:
         """Whether the call that carries the signal was aborted."""
         return self._triggered
 
-    def begin(self, holder: object, waiting_at: Waiting) -> None:
+    def begin(self, holder: object, waiting_at: WaitingPoint) -> None:
         """Serve a call, which may have to wait at ``waiting_at``."""
         self._life.require("use")
         with self._lock:
@@ -133,7 +133,7 @@ class Impatience(Interrupt):
         return QueueFull("the queue is full, and the call must not wait")
 
 
-class Stop:
+class CallStop:
     """Says whether a call that carries a signal should go on, and wakes its waiting threads if it should not."""
 
     def __init__(self, interrupt: Interrupt, what: str, statuses: tuple[Status, Status]) -> None:
@@ -200,20 +200,20 @@ class Stop:
 
 def carrying(
     profile: Profile | None,
-    signal: Signal | Stop | None,
+    signal: Signal | CallStop | None,
     what: str,
     statuses: tuple[Status, Status],
-    work: Callable[[Fill | None, Stop | None], _T],
+    work: Callable[[Fill | None, CallStop | None], _T],
 ) -> _T:
     """Do work that carries handles: a profile that is filled in, a signal that may stop the work.
 
     A call within another call gets the outer call's stop, as that one carries the signal already.
     This is no context manager: a caller interrupted in ``__enter__`` or early in ``__exit__`` would keep both.
     """
-    if isinstance(signal, Stop):
+    if isinstance(signal, CallStop):
         return carrying(profile, None, what, statuses, lambda fill, _: work(fill, signal))
     sheet = None if profile is None else profile.sheet
-    stop = None if signal is None else Stop(signal.interrupt, what, statuses)
+    stop = None if signal is None else CallStop(signal.interrupt, what, statuses)
     holder = object()
 
     def give_back() -> None:
@@ -239,7 +239,7 @@ def carrying(
 def do_task(
     task: Task[Any],
     conclude: Callable[[Task[Any]], ms.Reply],
-    stop: Stop | None,
+    stop: CallStop | None,
     take_back: Callable[[ms.Reply], None],
 ) -> ms.Reply:
     """Do a task of a device in this process, here or, where a signal may end the call, on another thread."""

@@ -34,7 +34,7 @@ def most_untold(depth: int) -> int:
     return max(depth, _LEAST_UNTOLD)
 
 
-class Teller(Protocol):
+class DeliveryThread(Protocol):
     """The thread that delivers notifications, as the queue sees it."""
 
     def is_this_thread(self) -> bool:
@@ -49,7 +49,7 @@ class PlaceHolder(Protocol):
         """Whether the caller waits for the end, so that there is no notification."""
 
     @property
-    def notifier(self) -> Teller:
+    def notifier(self) -> DeliveryThread:
         """The teller that delivers its notification."""
 
 
@@ -63,7 +63,7 @@ class NoticeQueue(Protocol):
         """Have places look again when this notification has returned. Returns the number of the last that has."""
 
 
-class Told:
+class CallbackReturn:
     """Called after the notification of a request: tells its queue that the callback has returned."""
 
     __slots__ = ("holder", "places")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class ExecutedCall:
     """One execution, as its caller saw it. ``modelled`` has its figures on the chip, if they are known."""
 
     graph: str
@@ -43,7 +43,7 @@ class Executed:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class NotedCall:
     """A call other than an execution, and its events."""
 
     method: Method
@@ -51,7 +51,7 @@ class Noted:
     events: tuple[ProfileEvent, ...]
 
 
-Fill = Callable[[Noted], None]
+Fill = Callable[[NotedCall], None]
 
 
 class Sheet:
@@ -59,7 +59,7 @@ class Sheet:
 
     def __init__(self, life: Life, level: ProfileLevel) -> None:
         self.level = level
-        self.found: Executed | Noted | None = None
+        self.found: ExecutedCall | NotedCall | None = None
         # The call that fills it.
         self.holder: object = None
         self.told = NOTHING_TOLD
@@ -82,6 +82,6 @@ class Sheet:
         if self.holder is holder:
             self.holder = None
 
-    def fill(self, cost: Executed | Noted) -> None:
+    def fill(self, cost: ExecutedCall | NotedCall) -> None:
         """The call is over and cost this."""
         self.found = cost

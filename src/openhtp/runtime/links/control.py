@@ -26,7 +26,7 @@ from openhtp.rpc.messages import read_reply
 from openhtp.runtime.links.link import Undo, raise_reply
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 GRACE_S = 0.03
 
 
-class Silence(Disconnected):
+class NoAnswer(Disconnected):
     """No answer came in the allotted time."""
 
 
@@ -86,7 +86,7 @@ class Control:
         descriptors: tuple[int, ...] = (),
         undo: Undo | None = None,
         patience_s: float | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
     ) -> ms.Reply:
         """Send a request and wait for its answer; raises the error in it, or Disconnected."""
         return self._ask(message, descriptors, _Question(undo), patience_s, stop)
@@ -127,7 +127,7 @@ class Control:
         descriptors: tuple[int, ...],
         question: _Question,
         patience_s: float | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
     ) -> ms.Reply:
         number = next(self._numbers)
         data = self._encode(message, number)
@@ -140,7 +140,7 @@ class Control:
             if stop is not None:
                 self._wait_or_stop(number, question, stop)
             elif not question.wait(patience_s):
-                raise Silence(f"no answer within {patience_s} s")
+                raise NoAnswer(f"no answer within {patience_s} s")
             reply = question.reply
             if reply is None:
                 raise Disconnected("end of connection")
@@ -150,7 +150,7 @@ class Control:
             tidying.post((self._forsake, (number, question)))
             raise
 
-    def _wait_or_stop(self, number: int, question: _Question, stop: Stop) -> None:
+    def _wait_or_stop(self, number: int, question: _Question, stop: CallStop) -> None:
         """Wait for the answer. If the call should end before the answer comes, the device's work ends, too."""
         try:
             stop.wait(question.news, lambda: question.answered)

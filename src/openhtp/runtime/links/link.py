@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openhtp.runtime.calls.bound_call import Shortcut
     from openhtp.runtime.calls.data_order import DataOrder
     from openhtp.runtime.calls.execution import Execution
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
 
 
 # Makes, from the reply to a request, the request that undoes it.
@@ -65,7 +65,7 @@ class Link(Protocol):
         message: ms.Request,
         descriptors: tuple[int, ...] = (),
         undo: Undo | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
     ) -> ms.Reply:
         """Ask and wait for the answer. Raises the device's error, or DeviceLost.
 
@@ -127,7 +127,7 @@ class Link(Protocol):
         """Let the device go."""
 
 
-class Served:
+class ServiceTime:
     """How long the device had the requests of one call, and how much of that time it worked on them.
 
     A call may ask several things of the device, through layers that do not know whether it is profiled. Code that
@@ -141,13 +141,13 @@ class Served:
         self.worked_ns = 0
 
 
-_account: ContextVar[Served | None] = ContextVar("openhtp_served", default=None)
+_account: ContextVar[ServiceTime | None] = ContextVar("openhtp_served", default=None)
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Served]:
+def serving() -> Iterator[ServiceTime]:
     """An account of the device's work for this thread while the block runs."""
-    account = Served()
+    account = ServiceTime()
     token = _account.set(account)
     try:
         yield account

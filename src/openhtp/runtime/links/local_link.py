@@ -20,7 +20,7 @@ from openhtp.rpc import channel, messages as ms
 from openhtp.rpc.shm import SharedBuffer
 from openhtp.runtime.calls.data_order import DataOrder, run_task
 from openhtp.runtime.calls.execution import Execution, complete_from, leave
-from openhtp.runtime.calls.long_call import Stop, do_task
+from openhtp.runtime.calls.long_call import CallStop, do_task
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.link import HandedGraph, Interrupted, Sent, Undo, raise_reply
 
@@ -48,7 +48,7 @@ class LocalLink:
         message: ms.Request,
         descriptors: tuple[int, ...] = (),
         undo: Undo | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
     ) -> ms.Reply:
         """Ask the core directly. Descriptors are duplicated, as the core owns those that it gets."""
         if stop is None:

@@ -28,14 +28,14 @@ from openhtp.rpc.shm import unchangeable_whole
 from openhtp.runtime.calls.data_order import DataOrder, on_a_safe_thread
 from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
-from openhtp.runtime.links.control import Control, Silence
+from openhtp.runtime.links.control import Control, NoAnswer
 from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, Serving, connect
 from openhtp.runtime.links.link import HandedGraph, Interrupted, Link, Sent, Undo
 from openhtp.runtime.links.polling import Duct, Polling
 
 if TYPE_CHECKING:
     from openhtp.runtime.calls.bound_call import Shortcut
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class RpcLink:
         name = self._options.name
         try:
             return self._control.ask(hello, (data_fd,), patience_s=None if name is None else rendezvous.PATIENCE_S)
-        except Silence as error:
+        except NoAnswer as error:
             assert name is not None
             raise rendezvous.mute(name) from error
         except Disconnected as error:
@@ -141,7 +141,7 @@ class RpcLink:
         message: ms.Request,
         descriptors: tuple[int, ...] = (),
         undo: Undo | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
     ) -> ms.Reply:
         """Ask and wait for the answer."""
         try:

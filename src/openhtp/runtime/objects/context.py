@@ -28,7 +28,7 @@ from openhtp.rpc import messages as ms
 from openhtp.runtime.binaries import adapters
 from openhtp.runtime.binaries.load import StoredContext, finalize_deferred
 from openhtp.runtime.calls.long_call import OF_CONTEXT, carrying
-from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.calls.sheet import Fill, NotedCall
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.app import App
@@ -51,7 +51,7 @@ from openhtp.runtime.objects.tensor import Tensor
 
 if TYPE_CHECKING:
     from openhtp.options._arguments import GraphArguments
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.device import Device
     from openhtp.runtime.objects.signal import Signal
@@ -333,13 +333,13 @@ class Context:
             self._free()
             return
 
-        def free(fill: Fill | None, _: Stop | None) -> None:
+        def free(fill: Fill | None, _: CallStop | None) -> None:
             if fill is not None:
                 fill(self._profiled_free())
 
         carrying(profile, None, "freeing a context", OF_CONTEXT, free)
 
-    def _profiled_free(self) -> Noted:
+    def _profiled_free(self) -> NotedCall:
         """Free the context. Only the last context reports the device's memory, as documented."""
         link, tells_heap = self.opened.link, self.opened.options.dsp_memory_profiling_enabled
         begin = link.now()
@@ -348,7 +348,7 @@ class Context:
         end = link.now()
         last = not any(other.is_usable for other in list(self._neighbours))
         heap = held_bytes(self.device.info()) if tells_heap and last else None
-        return Noted(Method.DEINIT, "", free_events((begin, begin, end), served, heap))
+        return NotedCall(Method.DEINIT, "", free_events((begin, begin, end), served, heap))
 
     def _free(self) -> None:
         opened, lost = self.opened, self._life.state is State.LOST

@@ -36,9 +36,9 @@ from openhtp.runtime.binaries.opening import (
     open_given,
     validate,
 )
-from openhtp.runtime.calls.long_call import OF_CONTEXT, Stop, carrying
+from openhtp.runtime.calls.long_call import OF_CONTEXT, CallStop, carrying
 from openhtp.runtime.calls.queue import Places, PlacesInTurn
-from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.calls.sheet import Fill, NotedCall
 from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.device_choice import chip_of
 from openhtp.runtime.links.device_process import DeviceOptions
@@ -190,7 +190,7 @@ class Device:
         self,
         chosen: OptionValues,
         source: StoredContext | None = None,
-        stop: Stop | None = None,
+        stop: CallStop | None = None,
         list_number: int = 0,
     ) -> Context:
         """Make a context on the device, with the graphs of a binary if there is a ``source``."""
@@ -226,7 +226,7 @@ class Device:
         self,
         binary: Given,
         *,
-        signal: Signal | Stop | None = None,
+        signal: Signal | CallStop | None = None,
         profile: Profile | None = None,
         callback: DmaBufferCallback | None = None,
         **options: Unpack[ContextArguments],
@@ -243,7 +243,7 @@ class Device:
         (createFromBinaryWithCallback).
         """
         self._life.require("use")
-        if not isinstance(signal, Stop):
+        if not isinstance(signal, CallStop):
             check_handle("signal", signal, Signal)
         check_handle("profile", profile, Profile)
         chosen = self._read_options(options, ContextOrigin.BINARY)
@@ -251,7 +251,7 @@ class Device:
         if buffers is not None:
             check_platform("a context with a callback", CALLBACK_PLATFORMS, self.platform, logging.INFO)
 
-        def create(fill: Fill | None, stop: Stop | None) -> Context:
+        def create(fill: Fill | None, stop: CallStop | None) -> Context:
             stop_check = go_on if stop is None else stop.check
             parsed = open_for_context(binary, chosen.file_read_memory_budget_in_mb, stop_check)
             if fill is None:
@@ -265,7 +265,7 @@ class Device:
             with serving() as served:
                 context = self._restore_context(parsed, chosen, stop, client_buffers=buffers)
             events = load_events((begin, asked, link.now()), served, heap)
-            fill(Noted(Method.CREATE_FROM_BINARY, "", events))
+            fill(NotedCall(Method.CREATE_FROM_BINARY, "", events))
             return context
 
         return carrying(profile, signal, "creating a context from a binary", OF_CONTEXT, create)
@@ -276,7 +276,7 @@ class Device:
         *,
         notify: CreationNotify | None = None,
         notify_param: object = None,
-        signal: Signal | Stop | None = None,
+        signal: Signal | CallStop | None = None,
         configs: Sequence[ContextArguments] | None = None,
         **options: Unpack[ContextArguments],
     ) -> Creation:
@@ -290,7 +290,7 @@ class Device:
         """
         self._life.require("use")
         check_callable("notify", notify, "(context, graph, graph_name, notify_type, notify_param, status)")
-        if not isinstance(signal, Stop):
+        if not isinstance(signal, CallStop):
             check_handle("signal", signal, Signal)
         wanted = list_wanted(binaries, configs, options, notify_param, self._read_options)
         creation = Creation(self, wanted, self._restore_context, notify, signal)
@@ -311,7 +311,7 @@ class Device:
         self,
         parsed: ContextBinary,
         chosen: OptionValues,
-        stop: Stop | None,
+        stop: CallStop | None,
         list_number: int = 0,
         client_buffers: ClientBuffers | None = None,
     ) -> Context:

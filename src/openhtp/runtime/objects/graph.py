@@ -25,8 +25,8 @@ from openhtp.runtime.binaries.send import GraphOrder, fresh, load_graphs
 from openhtp.runtime.calls.arguments import Values
 from openhtp.runtime.calls.call import Call, enqueue, send
 from openhtp.runtime.calls.execution import Execution, Notify, Outputs
-from openhtp.runtime.calls.long_call import OF_GRAPH, Stop, carrying
-from openhtp.runtime.calls.sheet import Fill, Noted
+from openhtp.runtime.calls.long_call import OF_GRAPH, CallStop, carrying
+from openhtp.runtime.calls.sheet import Fill, NotedCall
 from openhtp.runtime.instruments.instrument import hooked, news
 from openhtp.runtime.links.link import serving
 from openhtp.runtime.objects.argument_checks import (
@@ -181,7 +181,7 @@ class Graph:
         with self._build_lock:
             carrying(profile, signal, what, OF_GRAPH, functools.partial(self._finalize, profile))
 
-    def _finalize(self, profile: Profile | None, fill: Fill | None, stop: Stop | None) -> None:
+    def _finalize(self, profile: Profile | None, fill: Fill | None, stop: CallStop | None) -> None:
         compiling = functools.partial(_compiled, self._draft_for("finalize").finish(), self._options)
         with serving() as served:
             link = self._of.link
@@ -194,7 +194,7 @@ class Graph:
             self.draft = None
             if fill is not None and profile is not None:
                 events = finalize_events(profile.level, begin, compiled, link.now(), served)
-                fill(Noted(Method.FINALIZE, self.name, events))
+                fill(NotedCall(Method.FINALIZE, self.name, events))
 
     def _adopt(self, loaded: LoadedGraph) -> None:
         """Become executable: the device has made the graph ready."""

@@ -24,7 +24,7 @@ from openhtp.runtime.calls.callee import Bindings, Callee
 from openhtp.runtime.objects.modelled import Modelled
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
     from openhtp.runtime.objects.open_context import OpenContext
     from openhtp.runtime.objects.tensor import Tensor
 
@@ -123,7 +123,7 @@ class LoadedGraph:
         """Encodings as they are now, of all updateable tensors that have one."""
         return self._encodings or {spec.name: spec.quant for spec in self.updateables() if spec.quant is not None}
 
-    def exchange_data(self, section: bytes, data: Arrays, stop: Stop | None) -> None:
+    def exchange_data(self, section: bytes, data: Arrays, stop: CallStop | None) -> None:
         """Have later executions use other data; ``section`` has it in the device's form."""
         if not data:
             return
@@ -133,7 +133,7 @@ class LoadedGraph:
             self.context.link.request(request, (buffer.fd,), stop=stop)
         self._updates = data
 
-    def exchange_encodings(self, encodings: dict[str, Encoding], data: Arrays, stop: Stop | None) -> None:
+    def exchange_encodings(self, encodings: dict[str, Encoding], data: Arrays, stop: CallStop | None) -> None:
         """Have the device compile the program with other encodings, and run it from now on."""
         whole, whole_data = {**self.encodings(), **encodings}, data or self.data()
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _address = operator.itemgetter(0)
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """The place of an array: a memory, and an offset in it."""
 
     mem: Mem
@@ -58,7 +58,7 @@ class Mem:
         self._of = context
         self._buffer = buffer
         self._life = Life("mem", str(number))
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ArrayPlace] = {}
         self._end = 0
         # Whether the Mem itself was a call's value: then graphs know which tensor it carries where.
         self._stands_for_tensors = False
@@ -111,7 +111,7 @@ class Mem:
             )
         array = self._buffer.array(start, shape, kind)
         self._end = max(self._end, start + nbytes)
-        self._places[name] = place = Place(self, start, array)
+        self._places[name] = place = ArrayPlace(self, start, array)
         self._of.memory.remember(place, instead_of=known)
         if self._stands_for_tensors:
             self._of.forget_bindings()
@@ -178,7 +178,7 @@ class Mem:
         full = batched(spec.shape, batch)
         return full if sizes is None else sizes, spec.dtype.numpy if kind is None else kind
 
-    def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
+    def _place_for(self, spec: TensorSpec, shape: tuple[int, ...]) -> ArrayPlace:
         """Where this memory carries a tensor when the Mem itself was passed as its value."""
         self._stands_for_tensors = True
         known = self._places.get(spec.name)
@@ -190,7 +190,7 @@ class Mem:
                 f" offset {offset}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
-        return Place(self, offset, self._buffer.array(offset, shape, spec.dtype.numpy))
+        return ArrayPlace(self, offset, self._buffer.array(offset, shape, spec.dtype.numpy))
 
     def _forget(self, state: State) -> None:
         self._life.end(state)
@@ -213,7 +213,7 @@ class ContextMemory:
         # How the context ended, once it has.
         self._end: State | None = None
         # Arrays handed out by Mem.array, by id; they are kept alive by their Mem, so an id is never reused.
-        self._views: dict[int, Place] = {}
+        self._views: dict[int, ArrayPlace] = {}
         self._addresses: list[tuple[int, Mem]] = []
 
     def register(self, nbytes: int, fd: int | None = None, use: str = "") -> Mem:
@@ -274,13 +274,13 @@ class ContextMemory:
         """What callers have registered."""
         return list(self._registered.values())
 
-    def remember(self, place: Place, instead_of: Place | None) -> None:
+    def remember(self, place: ArrayPlace, instead_of: ArrayPlace | None) -> None:
         """Remember an array that was handed out."""
         if instead_of is not None:
             self._views.pop(id(instead_of.array), None)  # an array that somebody still has is found by its address
         self._views[id(place.array)] = place
 
-    def place_of(self, array: npt.NDArray[Any]) -> Place | None:
+    def place_of(self, array: npt.NDArray[Any]) -> ArrayPlace | None:
         """Where an array lies in registered memory, if all of it does and without gaps."""
         if not self._registered:
             return None
@@ -298,7 +298,7 @@ class ContextMemory:
         start, mem = addresses[index]
         if address + array.nbytes > start + mem.nbytes:
             return None
-        return Place(mem, address - start, array)
+        return ArrayPlace(mem, address - start, array)
 
     def check_own(self, mem: Mem) -> None:
         """Refuse memory that is no longer usable, or of another context."""
@@ -310,7 +310,7 @@ class ContextMemory:
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
 
-    def place_for(self, mem: Mem, spec: TensorSpec, shape: tuple[int, ...]) -> Place:
+    def place_for(self, mem: Mem, spec: TensorSpec, shape: tuple[int, ...]) -> ArrayPlace:
         """Where memory carries a tensor when the Mem itself was passed as its value."""
         return mem._place_for(spec, shape)
 

@@ -21,7 +21,7 @@ from openhtp.runtime.objects.mem import ContextMemory, Mem
 if TYPE_CHECKING:
     from openhtp.program.binary import ContextBinary
     from openhtp.runtime.binaries.data_provider import ClientBuffers
-    from openhtp.runtime.calls.long_call import Stop
+    from openhtp.runtime.calls.long_call import CallStop
     from openhtp.runtime.links.link import Link
     from openhtp.runtime.objects.context import Context
     from openhtp.runtime.objects.device import Device
@@ -63,7 +63,7 @@ class OpenContext:
         self._forget = forget
         self._tensor_ids = itertools.count(1)
 
-    def make_on_device(self, message: ms.CreateContext, stop: Stop | None) -> None:
+    def make_on_device(self, message: ms.CreateContext, stop: CallStop | None) -> None:
         """Have the device open the context, without graphs."""
         self.number = self.link.request(message, undo=free_context, stop=stop).value
 

@@ -15,7 +15,7 @@ from openhtp.core.files import write_file
 from openhtp.core.version import VERSION
 from openhtp.records.profile import Message, Method, ProfileEvent, ProfileLogContent, RunTimes, walk
 from openhtp.records.schematic import OpTrace, Schematic
-from openhtp.runtime.calls.sheet import Executed, Sheet
+from openhtp.runtime.calls.sheet import ExecutedCall, Sheet
 from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.lifecycle import Life, State
 from openhtp.runtime.objects.profile_events import DEADLINE_MISSED, execute_events
@@ -50,7 +50,7 @@ class Profile:
         if filled is not self._told[0]:
             events = (
                 execute_events(filled, self.level, optrace=self.optrace)
-                if isinstance(filled, Executed)
+                if isinstance(filled, ExecutedCall)
                 else (() if filled is None else filled.events)
             )
             self._told = filled, events[: self.max_events]
@@ -68,12 +68,12 @@ class Profile:
     def soc(self) -> str:
         """The chip that the last call ran on; empty if it was no execution."""
         filled = self.sheet.found
-        return filled.modelled.soc if isinstance(filled, Executed) and filled.modelled is not None else ""
+        return filled.modelled.soc if isinstance(filled, ExecutedCall) and filled.modelled is not None else ""
 
     def schematic(self) -> Schematic | None:
         """What was run, op by op on the chip (modelled); None if that is not known."""
         filled = self.sheet.found
-        if not isinstance(filled, Executed) or filled.modelled is None or not filled.modelled.is_known:
+        if not isinstance(filled, ExecutedCall) or filled.modelled is None or not filled.modelled.is_known:
             return None
         return filled.modelled.schematic(filled.clocks)
 
@@ -83,7 +83,7 @@ class Profile:
         if filled is None:
             return None
         stamp = time.time_ns() // 1000
-        if not isinstance(filled, Executed):
+        if not isinstance(filled, ExecutedCall):
             return Message(method=filled.method, graph=filled.graph, stamp_us=stamp, events=self.events())
         record, modelled = filled.record, filled.modelled
         traced = self.optrace and modelled is not None and modelled.is_known

@@ -13,8 +13,8 @@ from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.status import QNN_SUCCESS
 from openhtp.hw.catalog import find_soc
 from openhtp.records.profile import ProfileEvent
-from openhtp.runtime.calls.sheet import Executed
-from openhtp.runtime.links.link import Served
+from openhtp.runtime.calls.sheet import ExecutedCall
+from openhtp.runtime.links.link import ServiceTime
 
 # Ours: the documents know no deadlines. 1 if the device was not done in time, otherwise 0.
 DEADLINE_MISSED = 90_001
@@ -23,7 +23,7 @@ STEP = 90_002  # ours too: a step of the emulated device
 GRAPH_SWITCH = 90_003  # ours too: waiting for the graph to be loaded, part of the queue wait
 
 
-def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tuple[ProfileEvent, ...]:
+def execute_events(run: ExecutedCall, level: ProfileLevel, *, optrace: bool) -> tuple[ProfileEvent, ...]:
     """Events of an execution: QNN > RPC > accelerator > accelerator without waiting."""
     record = run.record
     accelerated = record.finished_ns - record.started_ns
@@ -61,7 +61,7 @@ def execute_events(run: Executed, level: ProfileLevel, *, optrace: bool) -> tupl
 
 
 def finalize_events(
-    level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int, served: Served
+    level: ProfileLevel, begin_ns: int, compiled_ns: int, end_ns: int, served: ServiceTime
 ) -> tuple[ProfileEvent, ...]:
     """Events of finalize.
 
@@ -87,7 +87,7 @@ _BACKEND = 1000
 
 
 def request_events(
-    what: str, first: int, whole: int, times_ns: tuple[int, int, int], served: Served
+    what: str, first: int, whole: int, times_ns: tuple[int, int, int], served: ServiceTime
 ) -> tuple[ProfileEvent, ...]:
     """Events of a call that is one request: the way there and back, the device's part, its work, and the whole.
 
@@ -104,12 +104,12 @@ def request_events(
     )
 
 
-def load_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
+def load_events(times_ns: tuple[int, int, int], served: ServiceTime, heap: int | None) -> tuple[ProfileEvent, ...]:
     """Events of a context's creation from a binary; ``heap`` is what the device held before, if it is reported."""
     return (*_heap_event(HEAP_BEFORE, heap), *request_events("load binary", 1002, 100, times_ns, served))
 
 
-def free_events(times_ns: tuple[int, int, int], served: Served, heap: int | None) -> tuple[ProfileEvent, ...]:
+def free_events(times_ns: tuple[int, int, int], served: ServiceTime, heap: int | None) -> tuple[ProfileEvent, ...]:
     """Events of a context's end; ``heap`` is what the device still holds, if it is reported."""
     return (*request_events("deinit", 4001, 500, times_ns, served), *_heap_event(HEAP_AFTER, heap))
 
@@ -123,7 +123,7 @@ def held_bytes(info: dict[str, Any]) -> int:
     return sum(session["bytes"] for session in info["sessions"])
 
 
-def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
+def _detailed_events(run: ExecutedCall, level: ProfileLevel, acquire_ns: int) -> list[ProfileEvent]:
     """Events of detailed and linting profiles only: resources, cycles of ops, and times of the device's steps."""
     times = run.told.step_times_ns
     steps = tuple(_us(STEP, f"step {index}", time) for index, time in enumerate(times))
@@ -138,11 +138,11 @@ def _detailed_events(run: Executed, level: ProfileLevel, acquire_ns: int) -> lis
     return events
 
 
-def _power_up_us(run: Executed) -> int:
+def _power_up_us(run: ExecutedCall) -> int:
     return 0 if run.modelled is None else run.told.power_up_ns // 1000
 
 
-def _hvx_threads(run: Executed) -> int:
+def _hvx_threads(run: ExecutedCall) -> int:
     """The number that the graph asked for; the chip's number where the graph leaves it to the chip."""
     if run.hvx_threads or run.modelled is None:
         return run.hvx_threads

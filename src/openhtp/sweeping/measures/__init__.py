@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openhtp.core.errors import QnnError
-from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Objective, Scalar, Study, StudyFiles, Values
 
 Measured = dict[str, Scalar] | QnnError | OSError
 """Numbers by name, or the error that came instead."""
@@ -40,7 +40,7 @@ class Measure:
     each: tuple[str, ...] = ()
     objectives: tuple[Objective, ...]
     files: Callable[[Study], list[str]]
-    make: Callable[[Study, Files], Measurer]
+    make: Callable[[Study, StudyFiles], Measurer]
     chunk: int = 1
 
     def takes(self, axis: str) -> bool:

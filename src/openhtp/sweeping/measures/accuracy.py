@@ -18,7 +18,7 @@ from openhtp.hw.catalog import find_soc
 from openhtp.session.accuracy import OutputReport, compare_outputs
 from openhtp.sweeping.measures import Measure, Measured, values_of
 from openhtp.sweeping.measures.estimate import DIMS, dims_of, numbers_of
-from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Objective, Scalar, Study, StudyFiles, Values
 
 LAYERS = "layers."
 _TYPES = {NumberFormat.W8A8: ("u8", "u8"), NumberFormat.W8A16: ("u16", "u8")}
@@ -40,7 +40,7 @@ def _files(study: Study) -> list[str]:
 class Accuracies:
     """Quantizes and compares points; float models are kept."""
 
-    def __init__(self, study: Study, files: Files) -> None:
+    def __init__(self, study: Study, files: StudyFiles) -> None:
         self._files = files
         self._models: dict[tuple[Scalar, ...], bytes] = {}
         self._shaping = [axis.name for axis in study.axes if axis.name.startswith(DIMS)]

@@ -14,7 +14,7 @@ from openhtp.hw.perf_profiles import MODELLED_PERF_PROFILE, find_perf_profile
 from openhtp.hw.soc import SocSpec
 from openhtp.program.qnn_program import QnnProgram
 from openhtp.sweeping.measures import Measure, Measured, values_of
-from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Objective, Scalar, Study, StudyFiles, Values
 
 DIMS = "dims."
 _Network = tuple[Scalar, ...]
@@ -27,7 +27,7 @@ def _files(study: Study) -> list[str]:
     return [str(name) for name in values_of(study, "model") if not str(name).startswith(ZOO)]
 
 
-def place_of(model: str, files: Files) -> str:
+def place_of(model: str, files: StudyFiles) -> str:
     """The argument of ``openhtp.estimate`` for it."""
     return model if model.startswith(ZOO) else str(files.path(model))
 
@@ -40,7 +40,7 @@ def dims_of(values: Values) -> dict[str, int]:
 class Estimates:
     """Prices points; networks that were compiled are kept."""
 
-    def __init__(self, study: Study, files: Files) -> None:
+    def __init__(self, study: Study, files: StudyFiles) -> None:
         self._files = files
         self._socs: dict[str, SocSpec] = {}
         self._programs: dict[_Network, QnnProgram | QnnError | OSError] = {}

@@ -16,7 +16,7 @@ from openhtp.planning.result import percentile
 from openhtp.planning.scenario import ClientSpec, Scenario
 from openhtp.planning.simulate import PlanRun, simulate
 from openhtp.sweeping.measures import Measure, Measured, values_of
-from openhtp.sweeping.study import Files, Objective, Scalar, Study, Values
+from openhtp.sweeping.study import Objective, Scalar, Study, StudyFiles, Values
 
 _CLIENTS, _DEVICE, _EVENTS = "clients.", "device.", "events."
 FAMILIES = (_CLIENTS, _DEVICE, _EVENTS)
@@ -60,7 +60,7 @@ def _listed_values(value: WrittenValue, *keys: str) -> list[WrittenValue]:
 class Scenarios:
     """Scenarios with what a point changes in them."""
 
-    def __init__(self, study: Study, files: Files) -> None:
+    def __init__(self, study: Study, files: StudyFiles) -> None:
         self._study = study
         self._files = files
         self._read: dict[str, WrittenValue] = {}
@@ -145,7 +145,7 @@ def _with_value(tree: WrittenValue, path: Sequence[str], value: Scalar) -> Writt
 class Plans:
     """Measures scenarios by planning them."""
 
-    def __init__(self, study: Study, files: Files) -> None:
+    def __init__(self, study: Study, files: StudyFiles) -> None:
         self._scenarios = Scenarios(study, files)
 
     def run(self, points: Sequence[Values]) -> list[Measured]:
