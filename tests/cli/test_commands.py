@@ -197,7 +197,7 @@ def test_bench_of_graphs_side_by_side(run, tmp_path: Path) -> None:
 
 
 def test_bench_of_an_unknown_network() -> None:
-    assert "unknown network" in said("bench", "async", "--network", "vgg", code=2)
+    assert "unknown 'vgg'; expected one of trivial" in said("bench", "async", "--network", "vgg", code=2)
 
 
 def test_bench_of_networks_compares_speed_and_results(run, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -60,12 +60,20 @@ from openhtp.config import BackendConfig
 R = TypeVar("R")
 # With fewer samples the p99 is the worst of them, or nearly so.
 _FEW_SAMPLES = 100
+_ASYNC_NETWORKS = ("trivial", "small_cnn", "mobilenet_v2")
+
+
+def _known(words: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """The words of an option, each of which must be one of the known ones."""
+    chosen = tuple(words)
+    for word in chosen:
+        if word not in known:
+            raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
+    return chosen
 
 
 def _zoo_name(network: str) -> str:
-    if network not in zoo.MODELS:
-        raise typer.BadParameter(f"unknown {network!r}; expected one of {', '.join(zoo.MODELS)}")
-    return network
+    return _known((network,), zoo.MODELS)[0]
 
 
 ZooNetwork = Annotated[str, typer.Option(help="A network of the zoo.", callback=_zoo_name)]
@@ -85,26 +93,18 @@ def async_(
     json_file: JsonFile = None,
     peers: Annotated[bool, typer.Option(help="Compare with onnxruntime's run_async and OpenVINO.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Repeats of every piece; medians are shown.")] = 5,
-    network: Annotated[
-        list[str] | None, typer.Option(help="Only these: trivial, small_cnn, mobilenet_v2.")
-    ] = None,
+    network: Annotated[list[str] | None, typer.Option(help=f"Only these: {', '.join(_ASYNC_NETWORKS)}.")] = None,
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Compare sync with async execution by queue depth, kind of memory and client work."""
-    chosen = tuple(network) if network else ("trivial", "small_cnn", "mobilenet_v2")
-    unknown = [name for name in chosen if name not in ("trivial", "small_cnn", "mobilenet_v2")]
-    if unknown:
-        raise typer.BadParameter(f"unknown network {unknown[0]!r}")
+    chosen = _known(network or _ASYNC_NETWORKS, _ASYNC_NETWORKS)
     result = _measured(
         lambda config: queueing.run(rounds=rounds, networks=chosen, config=config), config_file, perf_profile
     )
     compared = _compare_peers(rounds) if peers else {}
-    show(rows_sheet(result))
-    show(figures_sheet(result))
-    if compared:
-        show(peers_sheet(compared))
-    _finish(result, json_file, peers_us=compared)
+    sheets = [rows_sheet(result), figures_sheet(result), *([peers_sheet(compared)] if compared else ())]
+    _finish(result, json_file, *sheets, peers_us=compared)
 
 
 @app.command()
@@ -127,16 +127,14 @@ def preempt(
         of_all = _measured(
             lambda config: interruption.run(files, samples=samples or 40, config=config), config_file, perf_profile
         )
-        show(interruption_sheet(of_all))
-        _finish(of_all, json_file)
+        _finish(of_all, json_file, interruption_sheet(of_all))
         return
     result = _measured(
         lambda config: preemption.run(network, samples=samples or 600, rounds=rounds, config=config),
         config_file,
         perf_profile,
     )
-    show(preemption_sheet(result))
-    _finish(result, json_file)
+    _finish(result, json_file, preemption_sheet(result))
 
 
 @app.command()
@@ -156,8 +154,7 @@ def parallel(
     table.add("one after the other", f"{result.in_turns_ms:.2f} ms")
     table.add("side by side", f"{result.side_by_side_ms:.2f} ms")
     table.add("ratio, median of the rounds", f"{result.speedup:.2f}x")
-    show(table)
-    _finish(result, json_file)
+    _finish(result, json_file, table)
 
 
 @app.command("ort")
@@ -171,10 +168,7 @@ def ort_(
 
     Then, on our library, an urgent session beside a long one that shares its NPU.
     """
-    chosen = NETWORKS if network is None else tuple(name for name in network if name != "none")
-    unknown = [name for name in chosen if name not in NETWORKS]
-    if unknown:
-        raise typer.BadParameter(f"unknown network {unknown[0]!r}; expected {', '.join(NETWORKS)} or none")
+    chosen = NETWORKS if network is None else _known((name for name in network if name != "none"), NETWORKS)
     result = _measured(lambda _: provider.run(networks=chosen, rounds=rounds, samples=samples))
     columns = ("model", "OpenHTP\nus", "vendor\nus", "ratio", "times\nvendor")
     sheet = TextTable(
@@ -259,8 +253,7 @@ def profiling_(
     sheet = TextTable(f"{network} under a profile (measured, CPU time of client and device, medians)", columns)
     for row in result.rows:
         sheet.add(row.level, f"{row.cpu_ms:.3f}", f"{row.percent:+.2f}", f"{row.read_us:.0f}")
-    show(sheet)
-    _finish(result, json_file)
+    _finish(result, json_file, sheet)
 
 
 @app.command()
@@ -278,8 +271,7 @@ def plan(
         table.add("ratio to SimPy", f"{result.ratio_to_simpy:.2f}x")
     else:
         table.add("SimPy", "not installed: pip install 'openhtp[bench]'")
-    show(table)
-    _finish(result, json_file)
+    _finish(result, json_file, table)
 
 
 @app.command()
@@ -293,11 +285,8 @@ def networks(
     config_file: ConfigFile = None,
 ) -> None:
     """Compare whole quantized networks with plain ONNX Runtime and the vendor's simulator."""
-    names, types = tuple(network or NETWORKS), tuple(activation or whole.ACTIVATIONS)
-    for words, known in ((names, zoo.MODELS), (types, whole.ACTIVATIONS)):
-        for word in words:
-            if word not in known:
-                raise typer.BadParameter(f"unknown {word!r}; expected one of {', '.join(known)}")
+    names = _known(network or NETWORKS, zoo.MODELS)
+    types = _known(activation or whole.ACTIVATIONS, whole.ACTIVATIONS)
     result = _measured(
         lambda config: whole.run(networks=names, activations=types, rounds=rounds, vendor=vendor, config=config),
         config_file,
@@ -321,9 +310,7 @@ def load(
     config_file: ConfigFile = None,
 ) -> None:
     """Measure how soon a network is ready from ONNX and from a context binary, beside plain ONNX Runtime."""
-    names = tuple(network or NETWORKS)
-    for word in names:
-        _zoo_name(word)
+    names = _known(network or NETWORKS, zoo.MODELS)
     result = _measured(
         lambda config: loading.run(networks=names, rounds=rounds, large=large, config=config),
         config_file,
@@ -346,8 +333,7 @@ def abort(
 ) -> None:
     """Measure how soon finalizing and creating contexts end at their signal, and what is left of them."""
     result = _measured(lambda _: cancelling.run(network, moments))
-    show(cancel_sheet(result))
-    _finish(result, json_file)
+    _finish(result, json_file, cancel_sheet(result))
     if any(row.left_over for row in result.rows):
         say("something that was stopped is still held on the device", "red")
         raise typer.Exit(1)
@@ -361,8 +347,7 @@ def llm_(
 ) -> None:
     """Measure a small language model: beside plain ONNX Runtime, native beside flat, urgent graphs in prefill."""
     result = _measured(lambda _: language.run(rounds=rounds, samples=samples))
-    show(language_sheet(result))
-    _finish(result, json_file)
+    _finish(result, json_file, language_sheet(result))
 
 
 def _measured(
@@ -380,8 +365,10 @@ def _measured(
     raise AssertionError("a run ends with its result")
 
 
-def _finish(result: Struct, json_file: Path | None, **more: Any) -> None:
-    """Say whether others used the machine, and write the result if a file is wanted."""
+def _finish(result: Struct, json_file: Path | None, *sheets: TextTable, **more: Any) -> None:
+    """Show the sheets, say whether others used the machine, and write the result if a file is wanted."""
+    for sheet in sheets:
+        show(sheet)
     if isinstance(result, QuietResult) and result.noisy_pieces:
         say(
             f"{result.noisy_pieces} of {result.noisy_pieces + result.quiet_pieces} pieces met no quiet moment:"
