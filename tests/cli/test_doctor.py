@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import openhtp as htp
 from openhtp.cli import doctor
 from openhtp.cli.main import app
 from openhtp.engine import native
-from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
+from openhtp.vendor.backend import beginning
+from openhtp.vendor.library import LIBRARY_VARIABLE, failure, find_library
 
 
 def run_doctor(tmp_path: Path) -> tuple[int, str, dict[str, Any]]:
@@ -63,6 +65,20 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert found.advice == f"unset {native.SWITCH}"
 
 
+def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = {"x86_64": 183}.get(platform.machine(), 62)
+    (tmp_path / native.LIBRARY).write_bytes(b"\x7fELF".ljust(18, b"\0") + other.to_bytes(2, "little"))
+    monkeypatch.setattr(native, "native", lambda: None)
+    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    found = doctor._sessions()
+    assert isinstance(found, doctor.CheckupLine)
+    assert found.health == "broken"
+    assert found.detail.endswith("openhtp comes from a wheel for another machine")
+    assert found.advice == "pip install --force-reinstall --no-deps openhtp"
+
+
 @pytest.mark.usefixtures("no_library")
 def test_a_broken_emulator_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(backend: htp.Backend) -> str:
@@ -104,6 +120,28 @@ def test_a_damaged_library_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monk
     assert vendor["health"] == "broken"
     assert "no ELF header" in vendor["detail"]
     assert LIBRARY_VARIABLE in vendor["advice"]
+
+
+def test_a_library_that_cannot_begin_has_one_cause_and_one_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the library for aarch64 answers on a machine that is no board."""
+
+    def no_board(**_: object) -> None:
+        with beginning(chosen=False):
+            said = ["No Snapdragon SOC detected", "Failed to init router"]
+            raise failure("logCreate", 4000, area="BACKEND", where="", said=said)
+
+    library = tmp_path / "libQnnHtp.so"
+    library.touch()
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    monkeypatch.setattr(htp, "Backend", no_board)
+    monkeypatch.setattr(doctor, "examine_installation", lambda: iter(()))
+    code, _, report = run_doctor(tmp_path)
+    vendor = checks(report)["vendor"]
+    assert (code, vendor["health"]) == (1, "broken")
+    assert vendor["detail"].startswith("vendor library: logCreate failed: No Snapdragon SOC detected (QNN_")
+    assert vendor["advice"].startswith("the library reads the chip's number in /sys/devices/soc0/soc_id")
 
 
 def test_a_runtime_directory_that_others_can_enter_is_broken(

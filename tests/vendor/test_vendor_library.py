@@ -15,7 +15,7 @@ from openhtp.core.enumerations import LogLevel
 from openhtp.core.errors import FormatError, InvalidArgument, QnnError, ResourceError, UnsupportedFeature
 from openhtp.hw.catalog import catalog
 from openhtp.vendor import library
-from openhtp.vendor.backend import beginning, cure_of, parse_soc
+from openhtp.vendor.backend import beginning, cause_in, cure_of, parse_soc
 from openhtp.vendor.library import LogSink, failure
 
 NOT_HERE = 183 if platform.machine() != "aarch64" else 62
@@ -186,6 +186,17 @@ class TestBoard:
     )
     def test_what_the_library_says_has_a_cure(self, said: str, cure: str) -> None:
         assert cure in cure_of(said)
+
+    @pytest.mark.parametrize(
+        ("said", "cause"),
+        [
+            ("deviceCreate failed: No Snapdragon SOC detected; Failed to init router; 4000", 1),
+            ("deviceCreate failed: Failed; libcdsprpc.so: cannot open shared object file; it failed", 2),
+            ("deviceCreate failed: Transport layer setup failed; Failed to create a device", 2),
+        ],
+    )
+    def test_lines_behind_the_one_that_names_the_cause_are_left_out(self, said: str, cause: int) -> None:
+        assert cause_in(said) == "; ".join(said.split("; ")[:cause])
 
     def test_the_dsp_of_the_kernel_is_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         node = tmp_path / "fastrpc-cdsp"

@@ -20,8 +20,9 @@ from rich.text import Text
 
 import openhtp as htp
 from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, write_json
+from openhtp.core.errors import QnnError
 from openhtp.core.foreign_text import printable
-from openhtp.core.shared_library import check_file
+from openhtp.core.shared_library import FOREIGN_WHEEL, REINSTALL, check_file
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
 from openhtp.engine.integer_kernels import integer_kernels
@@ -29,6 +30,7 @@ from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.genie.libraries import GENIE_NAME, GENIE_VARIABLE, find_genie
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
+from openhtp.vendor.backend import WHAT_TO_DO
 from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 
@@ -63,7 +65,7 @@ def _table(findings: list[CheckupLine]) -> TextTable:
 _PATIENCE_S = 60.0
 _SHARED_BYTES = 16 << 20
 _FEW_FILES = 256
-_COMPILE = "install gcc, then: pip install --force-reinstall --no-deps openhtp"
+_COMPILE = f"install gcc, then: {REINSTALL}"
 
 
 class Health(StrEnum):
@@ -90,9 +92,7 @@ class CheckupLine:
 def examine() -> Iterator[CheckupLine]:
     """Look at everything, quick things first; devices are started and run."""
     yield from examine_installation()
-    yield guarded(
-        "vendor", _vendor, f"unless it says what to do: check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn"
-    )
+    yield guarded("vendor", _vendor, f"check {LIBRARY_VARIABLE}, or reinstall onnxruntime-qnn")
 
 
 def examine_installation() -> Iterator[CheckupLine]:
@@ -122,7 +122,11 @@ def guarded(what: str, look: Callable[[], CheckupLine | str], advice: str) -> Ch
     try:
         seen = look()
     except Exception as error:
-        return CheckupLine(what=what, health=Health.BROKEN, detail=str(error) or repr(error), advice=advice)
+        detail = str(error) or repr(error)
+        if isinstance(error, QnnError) and WHAT_TO_DO in error.message:
+            cause, advice = error.message.split(WHAT_TO_DO, 1)
+            detail = f"{cause} ({error.name}, {error.code})"
+        return CheckupLine(what=what, health=Health.BROKEN, detail=detail, advice=advice)
     return seen if isinstance(seen, CheckupLine) else CheckupLine(what=what, health=Health.OK, detail=seen)
 
 
@@ -142,6 +146,10 @@ def sessions() -> CheckupLine | str:
     missing = native.absence()
     if not missing:
         return "made by ONNX Runtime's C interface"
+    if FOREIGN_WHEEL in missing:
+        # C programs find no library then, so this is more than slow.
+        cause = missing.split(f"; {REINSTALL}")[0]
+        return CheckupLine(what="sessions", health=Health.BROKEN, detail=cause, advice=REINSTALL)
     return CheckupLine(
         what="sessions",
         health=Health.MISSING,

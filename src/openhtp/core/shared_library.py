@@ -9,7 +9,8 @@ from pathlib import Path
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError, UnsupportedFeature
 
-FOREIGN_WHEEL = "openhtp comes from a wheel for another machine; pip install --force-reinstall --no-deps openhtp"
+REINSTALL = "pip install --force-reinstall --no-deps openhtp"
+FOREIGN_WHEEL = f"openhtp comes from a wheel for another machine; {REINSTALL}"
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64", 164: "Hexagon (the DSP)"}
 _NEWER_GLIBC = re.compile(r"version [`'\"]?GLIBC_(?P<needed>[\d.]+)")

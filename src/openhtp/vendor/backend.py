@@ -70,6 +70,9 @@ _CURES = (
 )
 
 
+WHAT_TO_DO = ". What to do: "
+"""Between the cause and the cure in the message of a library that cannot begin."""
+
 # How the library answers where the machine lacks something: it cannot start, no such chip, no permission.
 _CANNOT_BEGIN = (st.QNN_BACKEND_ERROR_CANNOT_INITIALIZE.code, st.QNN_DEVICE_ERROR_INVALID_CONFIG.code, 14004)
 
@@ -83,8 +86,19 @@ def beginning(*, chosen: bool) -> Iterator[None]:
         if chosen or error.code not in _CANNOT_BEGIN:
             raise
         raise ResourceError(
-            f"{error.message}. What to do: {cure_of(error.message)}", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION
+            f"{cause_in(error.message)}{WHAT_TO_DO}{cure_of(error.message)}",
+            st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION,
         ) from error
+
+
+def cause_in(said: str) -> str:
+    """What the library said up to the line that names the cause; the lines behind it are consequences."""
+    lines = said.split("; ")
+    for words, _ in _CURES:
+        for number, line in enumerate(lines):
+            if words.search(line):
+                return "; ".join(lines[: number + 1])
+    return said
 
 
 def cure_of(said: str, nodes: Sequence[str] = DSP_NODES) -> str:
