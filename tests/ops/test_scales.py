@@ -1,9 +1,10 @@
-"""Weights with a scale per channel, along either axis."""
+"""Weights with a scale per channel, along either axis; results that do not depend on the processor."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from one_op import Given, call_of
 from ops_cases import Case, real, run_case
 
 from openhtp.core.dtype import DType
@@ -47,3 +48,19 @@ def test_a_bias_needs_the_scales_of_its_units() -> None:
     case = fully_connected(1, bias=True)
     with pytest.raises(UnsupportedOp, match="along the output channels where there is a bias"):
         resolve(case.call, case.stored)
+
+
+def test_a_hard_sigmoid_rounds_after_each_operation() -> None:
+    """As x86 does it; a product and a sum that are rounded at once end one step away now and then."""
+    given, result = ScaleOffset(8 / 65535, -32768), ScaleOffset(1 / 65536, 0)
+    stored = np.arange(0, 65536, 7).reshape(1, -1)
+    case = call_of(
+        "ElementWiseNeuron",
+        [Given(given.dequantize(stored), "u16", given)],
+        [(stored.shape, "u16", result)],
+        {"operation": "HARD_SIGMOID"},
+    )
+    (got,) = run_case(case)
+    x = (case.stored["x0"].astype(np.float32) + np.float32(given.offset)) * np.float32(given.scale)
+    line = np.clip(x * np.float32(0.2) + np.float32(0.5), 0, 1)
+    np.testing.assert_array_equal(got, np.minimum(np.rint(line / np.float32(result.scale)), 65535))

@@ -114,8 +114,10 @@ def _hard_sigmoid_reference(node: Node, arrays: Arrays) -> Results:
 
 
 def _hard_sigmoid_lower(node: Node, e: Emitter) -> None:
-    slope, middle = float(node.params["alpha"]), node.params["beta"]
-    e.put(0, e.node("HardSigmoid", [e.value(0)], alpha=slope, beta=middle))
+    # One by one: the runtime's own operator rounds product and sum at once on ARM processors, and apart on x86.
+    product = e.node("Mul", [e.value(0), e.floats(node.params["alpha"])])
+    line = e.node("Add", [product, e.floats(node.params["beta"])])
+    e.put(0, e.node("Clip", [line, e.floats(0.0), e.floats(1.0)]))
 
 
 _NEURONS: dict[str, tuple[Reference, Lower]] = {
