@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
+from openhtp.cli._inputs import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._terminal import JsonFile, TextTable, complain, confirm_written, show, write_json
 from openhtp.cli._tool_options import option
 from openhtp.config import read_config
@@ -45,6 +46,8 @@ def context_binary_generator(
     output_dir: opt.OutputDir = Path("output"),
     config_file: opt.ToolConfig = None,
     data_format_config: opt.DataFormats = None,
+    dim: Dim = None,
+    freeze: Freeze = None,
     enable_graphs: EnableGraphs = None,
     set_output_tensors: opt.SetOutputs = None,
     enable_intermediate_outputs: Intermediate = False,
@@ -99,6 +102,8 @@ def _order_of(params: dict[str, Any]) -> GenerationOrder:
         binary_file=params["binary_file"],
         output_dir=params["output_dir"],
         changes=GraphChanges(
+            dims=parse_dims(params["dim"]),
+            freeze=parse_freeze(params["freeze"]),
             all_outputs=params["enable_intermediate_outputs"],
             outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
             formats=opt.formats_of(params["data_format_config"]),

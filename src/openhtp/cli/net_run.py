@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from openhtp.cli import _tool_options as opt
+from openhtp.cli._inputs import Dim, Freeze, parse_dims, parse_freeze
 from openhtp.cli._terminal import JsonFile, TextTable, complain, confirm_written, say, show, write_json
 from openhtp.cli._tool_options import option
 from openhtp.config import BackendConfig, read_config
@@ -90,6 +91,8 @@ def order_of(params: Given) -> NetRunOrder:
         lists=split_lists(params["input_list"]),
         output_dir=params["output_dir"],
         changes=GraphChanges(
+            dims=parse_dims(params["dim"]),
+            freeze=parse_freeze(params["freeze"]),
             all_outputs=params["debug"],
             outputs=opt.by_graph(params["set_output_tensors"], "--set_output_tensors"),
             formats=opt.formats_of(params["data_format_config"]),
@@ -201,6 +204,8 @@ def net_run(
     debug: Debug = False,
     set_output_tensors: opt.SetOutputs = None,
     data_format_config: opt.DataFormats = None,
+    dim: Dim = None,
+    freeze: Freeze = None,
     use_native_input_files: NativeIn = False,
     native_input_tensor_names: NativeNames = None,
     use_native_output_files: NativeOut = False,

@@ -10,7 +10,17 @@ import typer
 
 import openhtp as htp
 from openhtp.cli._config import ConfigFile, PerfProfileName, open_device, preset_of
-from openhtp.cli._inputs import Mean, OpPackageNames, Std, registered_named, samples_of
+from openhtp.cli._inputs import (
+    Dim,
+    Freeze,
+    Mean,
+    OpPackageNames,
+    Std,
+    parse_dims,
+    parse_freeze,
+    registered_named,
+    samples_of,
+)
 from openhtp.cli._terminal import (
     JsonFile,
     confirm_written,
@@ -55,6 +65,8 @@ def profile(
     ] = None,
     mean: Mean = "0",
     std: Std = "1",
+    dim: Dim = None,
+    freeze: Freeze = None,
     data_format_config: DataFormats = None,
     op_package: OpPackageNames = None,
     json_file: JsonFile = None,
@@ -66,8 +78,9 @@ def profile(
         if level not in LEVELS:
             raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
-        samples = samples_of(with_fixed_inputs(source, {}, {}), inputs, mean, std)
-        graph = htp.onnx.load(source, data_format_config=data_format_config)
+        dims, frozen = parse_dims(dim), parse_freeze(freeze)
+        samples = samples_of(with_fixed_inputs(source, dims, frozen), inputs, mean, std)
+        graph = htp.onnx.load(source, dims=dims, freeze=frozen, data_format_config=data_format_config)
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
             path = output / "profile.log"

@@ -67,8 +67,13 @@ class ToolTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphChanges:
-    """Changes of graphs before they are prepared: more outputs, other layouts, options over the config's."""
+    """Changes of graphs before they are prepared: more outputs, other layouts, options over the config's.
 
+    ``dims`` and ``freeze`` are for each ONNX file.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    freeze: Mapping[str, float | list[float]] = field(default_factory=dict)
     all_outputs: bool = False
     outputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     formats: Formats | None = None
@@ -123,7 +128,7 @@ def graph_name(model: str) -> str:
 def import_models(models: Sequence[str], changes: GraphChanges) -> list[IrGraph]:
     """ONNX files, networks of the zoo, or model libraries, as graphs of distinct names."""
     graphs: list[IrGraph] = []
-    for graph in (graph for model in models for graph in _import(model)):
+    for graph in (graph for model in models for graph in _import(model, changes)):
         name = graph.name
         if any(name == other.name for other in graphs):
             raise InvalidArgument(f"two models make a graph {name!r}; rename one of {', '.join(map(str, models))}")
@@ -136,12 +141,13 @@ def import_models(models: Sequence[str], changes: GraphChanges) -> list[IrGraph]
     return graphs
 
 
-def _import(model: str) -> list[IrGraph]:
+def _import(model: str, changes: Changes) -> list[IrGraph]:
     """One model: a file, or a network of the zoo. A library's graphs have names of their own."""
     if not model.startswith(ZOO) and _is_model_library(Path(model)):
         return _library_graphs(Path(model))
     source: bytes | Path = zoo_model(model) if model.startswith(ZOO) else Path(model)
-    return [dataclasses.replace(load(source), name=graph_name(model))]
+    graph = load(source, dims=changes.dims, freeze=changes.freeze)
+    return [dataclasses.replace(graph, name=graph_name(model))]
 
 
 class _Interface(ctypes.Structure):

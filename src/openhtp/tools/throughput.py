@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import shlex
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +17,15 @@ import numpy as np
 
 from openhtp.config import Key, Section, read_config
 from openhtp.config.reading import check_section, parse_json, refuse
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
 from openhtp.core.files import read_file
 from openhtp.core.latches import Latch
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.threads import OwnThread
 from openhtp.core.value_kinds import Numeral
+from openhtp.frontend.fixing import OPEN_SIZES, OpenSizes
 from openhtp.hw.perf_profiles import PERF_PROFILES
+from openhtp.ir.graph import Graph as IrGraph
 from openhtp.options import Choice, Flag, Text, Whole
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.objects.context import Context
@@ -334,7 +337,20 @@ class _Places:
                 mode = settings.get("cacheCompatibilityMode", "permissive")
                 return device.create_context_from_binary(path, compatibility=mode, **options)
         changes = GraphChanges(context_options=options)
-        return composed(device, import_models([model["modelPath"]], changes), config, changes)
+        return composed(device, _imported(model["modelPath"], changes), config, changes)
+
+
+def _imported(path: str, changes: GraphChanges) -> list[IrGraph]:
+    """The graphs of a model. The vendor's config has no key for sizes that it leaves open."""
+    try:
+        return import_models([path], changes)
+    except UnsupportedFeature as error:
+        sizes = error.where.get(OPEN_SIZES)
+        if not isinstance(sizes, OpenSizes):
+            raise
+        options = " ".join(shlex.join(("--dim", f"{name}={size}")) for name, size in sizes.example.items())
+        advice = f"save it with openhtp context-binary-generator {options}, and name the binary"
+        raise UnsupportedFeature(f"{sizes.problem}. This config has no key for sizes: {advice}") from error
 
 
 class _Worker:
