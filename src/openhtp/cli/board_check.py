@@ -64,7 +64,7 @@ def board_check(
     except _StepStopped as stop:
         step, why = stop.args
         document["stopped"] = {"step": step, "why": without_paths(why)}
-        complain(f"board-check stopped at step {step} of {len(_STEPS)}, {_STEPS[step - 1]}: {why}", "red")
+        complain(f"error: board-check stopped at step {step} of {len(_STEPS)}, {_STEPS[step - 1]}: {why}", "red")
     write_json(report, document)
     if document["stopped"]:
         raise typer.Exit(2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import re
+import stat
 from pathlib import Path
 
 from openhtp.core import status as st
 from openhtp.core.errors import FormatError, UnsupportedFeature
+from openhtp.core.files import kind_in_words
 
 REINSTALL = "pip install --force-reinstall --no-deps openhtp"
 FOREIGN_WHEEL = f"openhtp comes from a wheel for another machine; {REINSTALL}"
@@ -19,6 +21,13 @@ _NEWER_GLIBC = re.compile(r"version [`'\"]?GLIBC_(?P<needed>[\d.]+)")
 def check_file(path: Path, cure: str = "take the build of it for this machine") -> None:
     """Refuse a file that cannot be loaded here: unreadable, no library, or for another machine."""
     try:
+        mode = path.stat().st_mode
+        # Opening a pipe would wait for its writer, and some devices never end.
+        if not stat.S_ISREG(mode):
+            raise UnsupportedFeature(
+                f"{str(path)!r} is {kind_in_words(mode)}; expected a shared library",
+                st.QNN_COMMON_ERROR_LOADING_BINARIES,
+            )
         with path.open("rb") as file:
             head = file.read(20)
     except OSError as error:
