@@ -141,7 +141,7 @@ def import_models(models: Sequence[str], changes: GraphChanges) -> list[IrGraph]
     return graphs
 
 
-def _import(model: str, changes: Changes) -> list[IrGraph]:
+def _import(model: str, changes: GraphChanges) -> list[IrGraph]:
     """One model: a file, or a network of the zoo. A library's graphs have names of their own."""
     if not model.startswith(ZOO) and _is_model_library(Path(model)):
         return _library_graphs(Path(model))
