@@ -1,4 +1,4 @@
-"""What is held in the address spaces that a client has on the device, and what fits where.
+"""The contents of the address spaces that a client has on the device, and the room left in each.
 
 Knows process domains, contexts as what they need, I/O buffers and graphs that are switched. Must not know threads,
 sockets or engines: a device keeps one ``Ledger`` for each client, a plan one for the time that it takes. Start at

@@ -1,4 +1,4 @@
-"""What would make contexts fit that do not: another order, room kept for I/O, shared buffers, graph switching.
+"""Remedies for contexts that do not fit: another order, room kept for I/O, shared buffers, graph switching.
 
 Ways are tried from the least change to the most, each in a ledger like the device's. The first that works wins.
 """

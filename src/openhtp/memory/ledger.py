@@ -19,7 +19,7 @@ from openhtp.core.units import bytes_in_words
 
 
 class MemoryUse(enum.Enum):
-    """What memory is for."""
+    """The use of memory."""
 
     WEIGHTS = "weights"
     SPILL_FILL = "spill_fill"
@@ -205,7 +205,7 @@ class Ledger:
     def take(self, tenant: Tenant, nbytes: int, use: MemoryUse, what: str) -> MemoryGrant:
         """Memory for a context in the domain where it is; the first with room if it is in none yet.
 
-        What was reserved for its I/O is used first. Raises OutOfMemory, and holds nothing, if there is no room.
+        Room reserved for its I/O is used first. Raises OutOfMemory, and holds nothing, if there is no room.
         """
         with self._lock:
             for domain in self._open_to(tenant):

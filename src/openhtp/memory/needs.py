@@ -1,4 +1,4 @@
-"""What graphs and contexts need of a process domain, in bytes."""
+"""The needs of graphs and contexts in a process domain, in bytes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def backup_of(info: GraphInfo, peak_bytes: int | None, vtcm_bytes: int) -> int:
 def needs_of(
     graphs: Sequence[tuple[PackedGraph, Sequence[int]]], *, largest_backup: int, compiled_next: bool = False
 ) -> ContextNeeds:
-    """What stored graphs need, each given with numbers that tell equal data of different graphs.
+    """The needs of stored graphs, each given with numbers that identify equal data of different graphs.
 
     ``largest_backup`` is the size of the VTCM backup buffer of a graph that has all VTCM there is.
     ``compiled_next`` says that graphs are compiled before they are held: one that nobody compiled yet counts no

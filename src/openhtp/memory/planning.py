@@ -1,4 +1,4 @@
-"""What would happen if these contexts were loaded and their buffers mapped in this order. Nothing is loaded.
+"""A plan of loading these contexts and mapping their buffers in this order. Nothing is loaded.
 
 Contexts that are not built yet are given in words (``llm=1.5GB,io=60MB``), or as a mapping from a file.
 """
@@ -113,7 +113,7 @@ class ActOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one owner holds in a domain for one use."""
+    """Memory that one owner holds in a domain for one use."""
 
     owner: str
     use: str
@@ -141,7 +141,7 @@ class DomainPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """What happened, act by act, and how full every domain is then."""
+    """The result of each act, and how full every domain is then."""
 
     contexts: tuple[ContextPlan, ...]
     outcomes: tuple[ActOutcome, ...]

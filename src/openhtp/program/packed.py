@@ -329,7 +329,7 @@ def pack_program(
 
 
 def packages_of(program: QnnProgram) -> dict[str, str]:
-    """The versions of the op packages of one's own that a program uses."""
+    """The versions of the users' op packages that a program uses."""
     names = sorted({node.package for node in program.nodes} - {PACKAGE})
     return {name: require_package(name).version for name in names}
 

@@ -1,4 +1,4 @@
-"""What records mean: when each job ran, waited or was paused, and what it held. Only this file works that out."""
+"""The meaning of records: when each job ran, waited or was paused, and what it held. Only this file derives it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from openhtp.records.trace import (
 
 
 class Phase(enum.Enum):
-    """What a client or a job is doing."""
+    """The activity of a client or a job."""
 
     RUNNING = "running"
     WAITING = "waiting"

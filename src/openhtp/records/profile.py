@@ -1,4 +1,4 @@
-"""What a profile holds: the API's tree of events, and what a log keeps of each call that was profiled.
+"""The content of a profile: the API's tree of events, and a log's record of each call that was profiled.
 
 A value is measured on this computer, or modelled for the chip; each event says which.
 """
@@ -108,7 +108,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class ProfileLogContent(Struct, frozen=True, kw_only=True):
-    """What a log file holds."""
+    """The content of a log file."""
 
     app: str
     version: str

@@ -20,7 +20,7 @@ SYSTEM, INPUT, OUTPUT, FIRST_NODE = 0, 2, 3, 4
 
 
 class ChipEngine(enum.Enum):
-    """What an op runs on; NONE for what only waits or marks."""
+    """The engine of an op; NONE if the op only waits or marks."""
 
     HMX = "HMX"
     HVX = "HVX"
@@ -29,7 +29,7 @@ class ChipEngine(enum.Enum):
 
 
 class OpRole(enum.Enum):
-    """What an op is for: it computes, moves data, or orders the others."""
+    """The purpose of an op: it computes, moves data, or orders the others."""
 
     COMPUTE = "compute"
     READ = "dma_read"

@@ -118,7 +118,7 @@ class Track(Struct, frozen=True, kw_only=True):
 
 
 class Units(Struct, frozen=True, kw_only=True):
-    """What the device has; all but ``cores`` count for each core."""
+    """The units of the device; all but ``cores`` count for each core."""
 
     cores: int = 1
     hmx: int = 1

@@ -121,7 +121,7 @@ static void create(qnn_handle graph, qnn_tensor *made, qnn_code saved, const cha
 
 @dataclass(slots=True)
 class _SavedGraph:
-    """What is known of a graph: where its tensors are in the program's list, and what they are."""
+    """The known facts about a graph: its tensors, and their places in the program's list."""
 
     places: dict[str, int] = field(default_factory=dict)
     specs: dict[str, TensorSpec] = field(default_factory=dict)

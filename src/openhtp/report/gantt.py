@@ -255,7 +255,7 @@ def _sign(x: float, y: float, colour: str, outline: str, name: str) -> str:
 
 
 def _legend(categories: Iterable[str], y: float) -> str:
-    """What the colours and signs mean, in one line."""
+    """The meaning of colours and signs, in one line."""
     parts, x = [], float(_LEFT)
 
     def entry(sign: str, words: str) -> None:

@@ -97,7 +97,7 @@ def trace_to_marks(trace: Trace) -> list[Mark]:
 
 
 def named_track(trace: Trace, number: int) -> str:
-    """What a client's lane is called."""
+    """The name of a client's lane."""
     track = trace.tracks[number]
     alone = sum(other.name == track.name for other in trace.tracks.values()) == 1
     return track.name if alone else f"{track.name} ({track.session}.{number})"

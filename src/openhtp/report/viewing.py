@@ -71,7 +71,7 @@ class ReaderFeatures(TraceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewRequest:
-    """What the viewer was asked for. ``output`` is where the first file goes; the others stand beside it."""
+    """The request to the viewer. ``output`` is where the first file goes; the others stand beside it."""
 
     logs: tuple[Path, ...]
     reader: LogReader = LogReader.DEFAULT

@@ -1,4 +1,4 @@
-"""Weights in buffers of the client, which is asked for each piece of a binary and later told to release it.
+"""Weights in buffers of the client: it provides each piece of a binary, and later releases it.
 
 The device maps the buffers by descriptor and uses them where they lie. Each buffer is released exactly once: when
 its context is freed, is lost with the device, or could not be made.

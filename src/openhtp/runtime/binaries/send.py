@@ -135,7 +135,7 @@ def load_graphs(
 
 
 def _packages(context: OpenContext, orders: Sequence[GraphOrder]) -> list[ms.WantedPackage]:
-    """The op packages of one's own that the device needs for these graphs."""
+    """The users' op packages that the device needs for these graphs."""
     versions = {name: version for order in orders for name, version in order.packed.packages.items()}
     return context.device.backend.op_packages.wanted(versions) if versions else []
 

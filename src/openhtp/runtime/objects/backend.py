@@ -117,7 +117,7 @@ class Backend:
                 votes, contexts and graphs, wherever a call does not say otherwise; ``docs/config.md``.
             defaults: ``document`` for the defaults of the vendor's pages; the backend's choice unless given.
             soc: which chip, by name (``SM8650``), marketing name or SoC model number.
-            name: share the device with other processes under this name; None for a device of one's own.
+            name: share the device with other processes under this name; None for a private device.
             platform: ``windows`` gives all priorities equal standing, as there the OS decides.
             policy: ``strict`` (the chip's), ``edf`` or ``fair``.
             threads: CPU threads that compute one step.
