@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from openhtp.capi import client_calls
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,3 +27,10 @@ def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not build_script().compile_libraries(ROOT, folder):
         pytest.skip("there is no C compiler")
     return folder
+
+
+@pytest.fixture(params=["bound", "copied"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How small data reach a graph: in place from the first call on, or first as copies."""
+    monkeypatch.setattr(client_calls, "COPIED_TIMES", 0 if request.param == "bound" else 2)
+    return str(request.param)

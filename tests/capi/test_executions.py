@@ -26,6 +26,7 @@ from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
 from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.runtime.calls.bound_call import CopiedCall
 from openhtp.testing import hold, release
 from openhtp.vendor.backend import LibraryBackend, LibraryDevice
 from openhtp.vendor.context import LibraryContext
@@ -43,6 +44,7 @@ Y = dataclasses.replace(X, name="y", kind=TensorKind.APP_READ)
 VARYING = (dataclasses.replace(X, dynamic=ROWS), dataclasses.replace(Y, dynamic=ROWS))
 SPARSE = dataclasses.replace(X, sparse_elements=2)
 UNTOUCHED = -7.0
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -90,6 +92,59 @@ def test_a4_lists_that_are_null_or_empty_are_refused(
         given += {"list": (place, 1), "null": (0, 0), "no address": (0, 1), "empty": (place, 0)}[how]
     more = (0, 0) if entry == "graphExecute" else (0, 0, 0, 0)
     assert graph.ask(entry, *given, *more) == INVALID_ARGUMENT
+    assert (y.array == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_structures_that_have_not_come_often_are_copied_to_what_is_ready(
+    context: LibraryContext, way: str, queued: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    tried: list[int] = []
+    for name in ("run", "run_async"):
+        usual = getattr(CopiedCall, name)
+        monkeypatch.setattr(CopiedCall, name, lambda *given, usual=usual: tried.append(number) or usual(*given))
+    for number in range(4):
+        x.array[...] = whole_numbers(6) - number
+        code = graph.execute_async([x], [y])[0] if queued else graph.execute([x], [y])
+        assert code == 0
+        assert (y.array == np.maximum(x.array, 0)).all()
+    assert tried == ([0, 1] if way == "copied" else [])
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+def test_tensors_may_come_in_any_order_and_lie_over_each_other(
+    context: LibraryContext, queued: bool, number: int
+) -> None:
+    a, b = (dataclasses.replace(X, name=name) for name in "ab")
+    graph = RawGraph(context, (a, b, Y), [OpCall("ElementWiseSubtract", "s", (a, b), (Y,))])
+    data = [whole_numbers(6), np.full((1, 6, 8), 3, np.float32)]
+    given = [graph.room(name, array) for name, array in zip("ab", data, strict=True)]
+    y = graph.room("y", data[number])  # an input is written over
+    listed = given[::-1]
+    code = graph.execute_async(listed, [y])[0] if queued else graph.execute(listed, [y])
+    assert code == 0
+    assert (y.array == whole_numbers(6) - 3).all()
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("where", ["input", "output", "read-only output"])
+def test_data_in_memory_that_is_not_there_are_refused_by_the_call(
+    context: LibraryContext, queued: bool, where: str
+) -> None:
+    graph = relu(context)
+    x, y = rooms(graph)
+    rights = mmap.PROT_READ if where == "read-only output" else 0
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as page:
+        place = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(place), mmap.PAGESIZE, rights)
+        (x if where == "input" else y).struct.buffer.data = place
+        code, statuses = graph.execute_async([x], [y]) if queued else (graph.execute([x], [y]), [])
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(place), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+    assert code == (INVALID_ARGUMENT if rights else INVALID_TENSOR)
+    assert not statuses
     assert (y.array == UNTOUCHED).all()
 
 

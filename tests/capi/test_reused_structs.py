@@ -13,6 +13,7 @@ import pytest
 from tests.capi.reused_structs import BYTES, SHAPE, UNTOUCHED, AddClient, StructFuzz, TensorStructs
 
 INVALID_TENSOR = 6004
+pytestmark = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture

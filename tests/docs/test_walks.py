@@ -119,13 +119,14 @@ def one_token(tmp_path: Path) -> None:
 
 def a_call_from_c(tmp_path: Path) -> None:
     from tests.capi.conftest import ROOT, build_script
+    from tests.capi.raw_graph import RawGraph
 
+    from openhtp.capi.client_calls import COPIED_TIMES
     from openhtp.core.dtype import DType
     from openhtp.core.opcall import OpCall
     from openhtp.core.tensor import TensorKind, TensorSpec
     from openhtp.vendor.backend import LibraryBackend
     from openhtp.vendor.context import LibraryContext
-    from openhtp.vendor.forms import params_of
     from openhtp.vendor.library import load
 
     if not build_script().compile_libraries(ROOT, tmp_path):
@@ -133,13 +134,11 @@ def a_call_from_c(tmp_path: Path) -> None:
     backend = LibraryBackend(load(tmp_path / "libQnnHtp.so"))
     x = TensorSpec("x", (1, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
     y = TensorSpec("y", (1, 8), DType.FLOAT_32, None, TensorKind.APP_READ)
-    relu = OpCall("Relu", "relu", (x,), (y,))
-    graph = LibraryContext.create(backend.create_device(soc="SM8650")).create_graph("relu", None)
-    for spec in (x, y):
-        graph.add_tensor(spec)
-    graph.add_node(relu, params_of(relu))
-    graph.finalize()
-    graph.execute(FEED)
+    context = LibraryContext.create(backend.create_device(soc="SM8650"))
+    graph = RawGraph(context, (x, y), [OpCall("Relu", "relu", (x,), (y,))])
+    given = [graph.room("x", FEED["x"])], [graph.room("y", np.empty((1, 8), np.float32))]
+    for _ in range(COPIED_TIMES + 2):
+        assert graph.execute(*given) == 0
     backend.free()
 
 

@@ -72,9 +72,11 @@ def test_a_small_program_is_rehearsed_and_a_large_one_is_not(mobilenet: tuple[Ht
     engine = OrtEngine()
     small = engine.load(relu(64))
     assert isinstance(small, RehearsedProgram)
-    assert small.rehearsed_ns
-    assert engine.load(relu(1 << 16)).rehearsed_ns is None
-    assert engine.load(mobilenet[0]).rehearsed_ns is None
+    assert small.rehearsal is not None
+    assert small.rehearsal.took_ns
+    assert set(small.rehearsal.arrays) == {"x", "y"}
+    assert engine.load(relu(1 << 16)).rehearsal is None
+    assert engine.load(mobilenet[0]).rehearsal is None
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,16 @@ import contextlib
 import ctypes
 import os
 import stat
+from array import array as numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from openhtp.abi.kernel_copies import IoVec, choose_way
 from openhtp.core.errors import InvalidArgument
+
+# An address, and how many bytes are there.
+Piece = tuple[int, int]
 
 _PAGE = 4096
 _MOST_TEXT = 1 << 16
@@ -33,6 +37,9 @@ _MOST_AT_ONCE = 1 << 30
 
 _new_bytes: Any = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.argtypes, _new_bytes.restype = [ctypes.c_void_p, ctypes.c_ssize_t], ctypes.py_object
+_new_view: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_new_view.argtypes, _new_view.restype = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int], ctypes.py_object
+_WRITABLE = 0x200
 
 
 def read(address: int, size: int, what: str = "memory") -> bytes:
@@ -72,6 +79,12 @@ def check_readable(address: int, size: int, what: str) -> None:
 def check_writable(address: int, size: int, what: str) -> None:
     """Refuse an address that cannot be written to, before anything is done whose result belongs there."""
     write(address, read(address, size, what), what)
+
+
+def view(address: int, size: int) -> memoryview:
+    """So many bytes as they lie there, which must be this process's and stay so."""
+    seen: memoryview = _new_view(address, size, _WRITABLE)
+    return seen
 
 
 def write_number(address: int, value: int, size: int = 8) -> None:
@@ -141,59 +154,71 @@ def pointers(address: int | None, what: str, most: int = 1024) -> list[int]:
     raise InvalidArgument(f"{what} does not end with NULL within {most} entries")
 
 
-class PresenceProbe:
+class _Copying:
+    """Pieces of memory that are copied together, again and again, into a buffer of ours.
+
+    What the kernel takes is made of arrays of numbers, in a fraction of the time that structures take.
+    """
+
+    __slots__ = ("_call", "_held", "_here", "_size", "_spans")
+
+    def __init__(self, pieces: list[Piece], size: int) -> None:
+        """``size`` is that of all of them."""
+        self._size = size
+        self._spans = numbers("Q", [number for piece in pieces for number in piece])
+        self._held = bytearray(size or 1)
+        self._here = numbers("Q", (ctypes.addressof(ctypes.c_char.from_buffer(self._held)), size))
+        self._call = (os.getpid(), self._here.buffer_info()[0], 1, self._spans.buffer_info()[0], len(pieces), 0)
+
+    def places(self) -> list[Piece]:
+        """The pieces, as (address, size)."""
+        return [*zip(self._spans[::2], self._spans[1::2], strict=True)]
+
+
+class PresenceProbe(_Copying):
     """Looks again and again whether the same pieces of memory are still there, at the cost of one call."""
 
-    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """The first and last byte of each (address, size), as far as they are on pages of their own."""
-        ends = [end for address, size in pieces if size for end in (address, address + size - 1)]
-        places = {end // _PAGE: end for end in ends}.values()
-        self._count = len(places)
-        self._spans = (IoVec * max(1, self._count))(*[IoVec(end, 1) for end in places])
-        self._sink = ctypes.create_string_buffer(max(1, self._count))
-        self._local = IoVec(ctypes.addressof(self._sink), self._count)
-        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), self._count, 0)
+    __slots__ = ("_written",)
 
-    def places_beside(self, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def __init__(self, read: Sequence[Piece], written: Sequence[Piece] = ()) -> None:
+        """The first and last byte of each (address, size), as far as they are on pages of their own."""
+        places: dict[int, Piece] = {}
+        for pieces in (written, read):
+            for address, size in pieces:
+                if size:
+                    places.setdefault(address // _PAGE, (address, 1))
+                    places.setdefault((address + size - 1) // _PAGE, (address + size - 1, 1))
+            if pieces is written:
+                self._written = len(places)
+        super().__init__(list(places.values()), len(places))
+
+    def places_beside(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The bytes that are looked at, as (address, size), but for pages that reading ``pieces`` touches."""
         touched = {end // _PAGE for address, size in pieces if size for end in (address, address + size - 1)}
-        places = [(span.base or 0, 1) for span in self._spans[: self._count]]
-        return [piece for piece in places if piece[0] // _PAGE not in touched]
+        return [piece for piece in self.places() if piece[0] // _PAGE not in touched]
 
     def holds(self) -> bool:
         """Whether every byte can be read."""
-        return not self._count or bool(_readv(*self._call) == self._count)
+        return not self._size or _readv(*self._call) == self._size
+
+    def can_be_written(self) -> bool:
+        """Whether every byte of the pieces to be written can be. To be asked after they were read."""
+        pid, local, _, spans, _, _ = self._call
+        return not self._written or _writev(pid, local, 1, spans, self._written, 0) == self._written
 
 
-def check_all_writable(pieces: Sequence[tuple[int, int]], what: str) -> None:
-    """Refuse memory whose first or last byte cannot be written to, all pieces at the cost of two calls."""
-    ends = [(end, 1) for address, size in pieces if size for end in (address, address + size - 1)]
-    if not ends:
-        return
-    reader = BatchedReader(ends)
-    reader.read(what)
-    if not reader.write_back():
-        raise InvalidArgument(f"{what} is in memory that cannot be written to, of {len(pieces)} pieces")
-
-
-class BatchedReader:
+class BatchedReader(_Copying):
     """Pieces of memory that are read together, again and again, at the cost of one call."""
 
-    def __init__(self, pieces: Sequence[tuple[int, int]]) -> None:
-        filled = [(address, size) for address, size in pieces if size]
-        self._size = sum(size for _, size in filled)
-        self._spans = (IoVec * max(1, len(filled)))(*[IoVec(address, size) for address, size in filled])
-        self._held = ctypes.create_string_buffer(max(1, self._size))
-        self._local = IoVec(ctypes.addressof(self._held), self._size)
-        self._call = (os.getpid(), ctypes.addressof(self._local), 1, ctypes.addressof(self._spans), len(filled), 0)
+    __slots__ = ()
 
-    def places(self) -> list[tuple[int, int]]:
-        """The pieces, as (address, size)."""
-        return [(span.base or 0, span.size) for span in self._spans[: self._call[4]]]
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        filled = [piece for piece in pieces if piece[1]]
+        super().__init__(filled, sum([size for _, size in filled]))
 
     def begins_with(self, expected: bytes) -> bool:
         """Whether all of it is there, and still begins so."""
-        return bool(_readv(*self._call) == self._size) and self._held.raw.startswith(expected)
+        return _readv(*self._call) == self._size and self._held.startswith(expected)
 
     def read(self, what: str) -> bytes:
         """What is there now."""
@@ -202,13 +227,23 @@ class BatchedReader:
         done = _readv(*self._call)
         if done != self._size:
             raise _refusal(what, *self._missing(done))
-        return self._held.raw
+        return bytes(self._held)
 
-    def write_back(self) -> bool:
-        """Write what was read last to where it came from; whether all of it could be."""
-        return bool(_writev(*self._call) == self._size)
+    def aim(self, addresses: Sequence[int]) -> None:
+        """Look at pieces of the same sizes elsewhere from now on. For one thread at a time."""
+        self._spans[::2] = numbers("Q", addresses)
 
-    def _missing(self, done: int) -> tuple[int, int]:
+    @property
+    def held(self) -> bytearray:
+        """What was read last."""
+        return self._held
+
+    def write(self, data: bytes) -> bool:
+        """Write so many bytes to these pieces; whether all of them could be."""
+        self._held[:] = data
+        return not self._size or _writev(*self._call) == self._size
+
+    def _missing(self, done: int) -> Piece:
         """The first piece that is not all among so many bytes."""
         for address, size in self.places():
             if done < size:

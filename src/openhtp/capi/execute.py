@@ -1,8 +1,11 @@
-"""Executions. Every inference comes this way, so the findings about a call are kept for the next one like it."""
+"""Executions, and the steps that make a graph ready for them.
+
+Every inference comes this way, so the findings about a call are kept for the next one like it.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import itertools
 import logging
 import math
@@ -12,23 +15,23 @@ from typing import Any
 import numpy as np
 
 from openhtp.abi import memory
-from openhtp.abi.memory import BatchedReader, PresenceProbe
+from openhtp.abi.memory import BatchedReader, Piece, PresenceProbe
 from openhtp.abi.numbers import VERSION_1, VERSION_2, MemoryKind
-from openhtp.abi.structs import struct
 from openhtp.capi import handles
 from openhtp.capi.client_backend import ClientFunction
-from openhtp.capi.entries import answers, bad_handle
+from openhtp.capi.client_calls import Copier, CutResult, FirstCall, GivenTensor, VaryingCall, given_tensors
+from openhtp.capi.context import ContextHeld
+from openhtp.capi.entries import answers, bad_handle, null
 from openhtp.capi.graph import TENSOR_BYTES, GraphHeld, carried
 from openhtp.capi.memories import MemHeld
-from openhtp.capi.varying_call import CutResult, VaryingCall
 from openhtp.core import status as st
 from openhtp.core.dtype import DType
-from openhtp.core.errors import InvalidArgument
+from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.core.status import Status
 from openhtp.core.telling import warn_once
 from openhtp.core.tensor import TensorSpec
 from openhtp.runtime.calls.arguments import check_dynamic
-from openhtp.runtime.calls.bound_call import BoundCall, output_shapes, require_executable
+from openhtp.runtime.calls.bound_call import BoundCall, copied_call, output_shapes, require_executable
 from openhtp.runtime.objects.tensor import Tensor
 
 log = logging.getLogger("openhtp.capi")
@@ -46,9 +49,9 @@ Place = tuple[int, int, int, int]
 # point at, which a client may change without touching the structures.
 CallKey = tuple[int, bytes, bytes]
 # All memory that a call depends on, to be looked at in one go; the structures and dimensions that it begins with;
-# and the bound call that serves for as long as they stay the same.
-ClientCall = BoundCall | VaryingCall
-KnownCall = tuple[BatchedReader, bytes, ClientCall]
+# and the call that serves for as long as they stay the same.
+KnownCall = tuple[BatchedReader, bytes, BoundCall | VaryingCall]
+ClientCall = BoundCall | VaryingCall | FirstCall
 
 
 class Plan:
@@ -60,11 +63,21 @@ class Plan:
         self._inputs = {tensor.id: tensor for tensor in entry.graph.inputs}
         self._outputs = {tensor.id: tensor for tensor in entry.graph.outputs}
         self._windows: dict[Place, BatchedReader] = {}
+        # One is made ahead for the first call, if that gives all tensors.
+        self._counts = len(self._inputs), len(self._outputs)
+        pieces = _pieces((0, self._counts[0], 0, self._counts[1]))
+        self._made_window = BatchedReader(pieces) if all(self._counts) else None
+        self._made_for: dict[None, Place] = {}
         # The last call from each place, and the last with each content of the structures there.
         self._last: dict[Place, KnownCall] = {}
         self._seen: dict[tuple[Place, bytes], KnownCall] = {}
-        self._bound: dict[CallKey, tuple[ClientCall, PresenceProbe]] = {}
+        self._bound: dict[CallKey, tuple[BoundCall | VaryingCall, PresenceProbe]] = {}
         self._varies = any(tensor.spec.is_dynamic for tensor in (*entry.graph.inputs, *entry.graph.outputs))
+        # For the first call with some content of the structures: see ``FirstCall``.
+        call = copied_call(entry.graph)
+        ends = entry.graph.inputs, entry.graph.outputs
+        self._copier = Copier(call, *ends) if call is not None and Copier.takes([*ends[0], *ends[1]]) else None
+        self._firsts: dict[tuple[int, bytes], FirstCall] = {}
 
     def call(self, inputs: int, n_inputs: int, outputs: int, n_outputs: int) -> ClientCall:
         """The graph on the arrays that a client's structures name."""
@@ -87,11 +100,29 @@ class Plan:
 
         Work from which only later calls gain does not delay the first call on these arrays.
         """
-        dims = self._dims_window(location[1], structs)
+        copier = self._copier
+        if copier is not None:
+            first = self._firsts.get((location[1], structs))
+            if first is None:
+                copies = copier.copies(location[1], given_tensors(structs), self._data)
+                if copies is not None:
+                    if len(self._firsts) >= _MOST_KEPT:
+                        self._firsts.clear()
+                    first = FirstCall(copier.call, copies, lambda: self._known_call(location, structs))
+                    self._firsts[location[1], structs] = first
+            if first is not None and first.times_left:
+                first.times_left -= 1
+                return first
+        return self._known_call(location, structs)
+
+    def _known_call(self, location: Place, structs: bytes) -> BoundCall | VaryingCall:
+        """Arrays on what the structures name, as they come again and again."""
+        given = given_tensors(structs)
+        dims = self._dims_window(location[1], given)
         key = (location[1], structs, dims.read("the dimensions of an execution's tensors"))
         known = self._bound.get(key)
         if known is None or not known[1].holds():
-            return self._bind(key)[0]
+            return self._bind(key, given)
         if len(self._seen) >= _MOST_KEPT:
             self._seen.clear()
         read = (*_pieces(location), *dims.places())
@@ -109,13 +140,20 @@ class Plan:
         if len(self._windows) >= _MOST_KEPT:
             self._windows.clear()
             self._last.clear()
-        window = self._windows[location] = BatchedReader(_pieces(location))
-        return window
+        made = self._made_window if (n_inputs, n_outputs) == self._counts else None
+        # One of several first calls gets it, as this is one step.
+        if made is not None and self._made_for.setdefault(None, location) is location:
+            self._made_window = None
+            made.aim((inputs, outputs))
+        else:
+            made = BatchedReader(_pieces(location))
+        self._windows[location] = made
+        return made
 
-    def _dims_window(self, n_inputs: int, structs: bytes) -> BatchedReader:
+    def _dims_window(self, n_inputs: int, structs: list[GivenTensor]) -> BatchedReader:
         """The dimensions that structures point at, as far as they are looked at."""
-        pieces: list[tuple[int, int]] = []
-        for number, tensor_struct in enumerate(_tensors(structs)):
+        pieces: list[Piece] = []
+        for number, tensor_struct in enumerate(structs):
             is_input = number < n_inputs
             tensor = (self._inputs if is_input else self._outputs).get(tensor_struct.id)
             if tensor is None or (tensor.spec.is_dynamic and not is_input):
@@ -124,33 +162,36 @@ class Plan:
                 pieces.append((tensor_struct.dims, _DIM_BYTES * tensor_struct.rank))
         return BatchedReader(pieces)
 
-    def _bind(self, key: CallKey) -> tuple[ClientCall, PresenceProbe]:
-        n_inputs, content, shapes = key
-        structs = _tensors(content)
-        dims = iter(np.frombuffer(shapes, np.uint32).tolist())
-        pieces: list[tuple[int, int]] = []
-        ins = self._read(structs[:n_inputs], dims, pieces)
+    def _bind(self, key: CallKey, structs: list[GivenTensor]) -> BoundCall | VaryingCall:
+        """``structs`` are those of the key."""
+        n_inputs, _, shapes = key
+        dims = iter(memoryview(shapes).cast("I"))
+        read: list[Piece] = []
+        written: list[Piece] = []
+        ins = self._read(structs[:n_inputs], dims, read)
         result_shapes = (
             output_shapes(self.graph, {name: array.shape for name, array in ins.items()}) if self._varies else {}
         )
-        outs, cut = self._written(structs[n_inputs:], dims, pieces, result_shapes)
-        probe = PresenceProbe(pieces)
+        outs, cut = self._written(structs[n_inputs:], dims, written, result_shapes)
+        probe = PresenceProbe(read, written)
         if not probe.holds():
+            raise _bad("a tensor's data are not this process's memory")
+        if not probe.can_be_written():
             raise InvalidArgument(
-                "a tensor's data are not this process's memory", st.QNN_GRAPH_ERROR_INVALID_TENSOR
+                f"one of {len(written)} outputs has its data in memory that cannot be written to"
             )
-        memory.check_all_writable(pieces[len(ins) :], "an output's data")
         bound = BoundCall(self.graph, ins or None, outs)
-        told = self._size_targets(structs[n_inputs:], result_shapes)
-        known = (VaryingCall(bound, told, cut) if self._varies else bound, probe)
+        call: BoundCall | VaryingCall = bound
+        if self._varies:
+            call = VaryingCall(bound, self._size_targets(structs[n_inputs:], result_shapes), cut)
         if len(self._bound) >= _MOST_BOUND:
             self._last.clear()
             self._seen.clear()
             self._bound.pop(next(iter(self._bound)))
-        self._bound[key] = known
-        return known
+        self._bound[key] = (call, probe)
+        return call
 
-    def _read(self, structs: Any, dims: Iterator[int], pieces: list[tuple[int, int]]) -> Arrays:
+    def _read(self, structs: list[GivenTensor], dims: Iterator[int], pieces: list[Piece]) -> Arrays:
         """Arrays on the inputs that structures name."""
         arrays: Arrays = {}
         for tensor_struct, tensor in _sorted_out(structs, self._inputs, "input"):
@@ -166,9 +207,9 @@ class Plan:
 
     def _written(
         self,
-        structs: Any,
+        structs: list[GivenTensor],
         dims: Iterator[int],
-        pieces: list[tuple[int, int]],
+        pieces: list[Piece],
         result_shapes: dict[str, tuple[int, ...]],
     ) -> tuple[Arrays, list[CutResult]]:
         """Arrays on the outputs that structures name, and results that are too large for their memory.
@@ -194,7 +235,9 @@ class Plan:
             pieces.append((address, min(size, nbytes)))
         return arrays, cut
 
-    def _size_targets(self, structs: Any, result_shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, bytes]]:
+    def _size_targets(
+        self, structs: list[GivenTensor], result_shapes: dict[str, tuple[int, ...]]
+    ) -> list[tuple[int, bytes]]:
         """Where the sizes of varying results go, and what they are."""
         targets = [(tensor_struct.dims, self._outputs[tensor_struct.id]) for tensor_struct in structs]
         return [
@@ -203,16 +246,16 @@ class Plan:
             if tensor.spec.is_dynamic
         ]
 
-    def _data(self, tensor_struct: Any, tensor: Tensor) -> tuple[int, int]:
+    def _data(self, tensor_struct: GivenTensor, tensor: Tensor) -> Piece:
         """The address of a tensor's data, and how many bytes there are."""
         self._warn_of_another_type(tensor_struct, tensor)
         if tensor_struct.mem_type == MemoryKind.HANDLE:
-            mem = handles.find(MemHeld, tensor_struct.buffer.data or 0)
+            mem = handles.find(MemHeld, tensor_struct.data)
             if mem.parent is not self._context or mem.area.mem.use:
                 raise bad_handle("memory of this context's tensors", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
             address, size = mem.place
         elif tensor_struct.mem_type == MemoryKind.RAW:
-            address, size = tensor_struct.buffer.data or 0, tensor_struct.buffer.size
+            address, size = tensor_struct.data, tensor_struct.size
         else:
             raise _bad(
                 f"tensor {tensor.name!r} has memory type {tensor_struct.mem_type}; expected raw (0) or handle (1)"
@@ -221,7 +264,7 @@ class Plan:
             raise _too_short(tensor, 0, address, tensor.spec.nbytes)
         return address, size
 
-    def _warn_of_another_type(self, tensor_struct: Any, tensor: Tensor) -> None:
+    def _warn_of_another_type(self, tensor_struct: GivenTensor, tensor: Tensor) -> None:
         """Data count in the type of the tensor's creation. A number that is no type says nothing."""
         said = tensor_struct.data_type
         if said != tensor.dtype and said in _TYPES:
@@ -233,24 +276,19 @@ class Plan:
             )
 
 
-def _pieces(location: Place) -> tuple[tuple[int, int], tuple[int, int]]:
+def _pieces(location: Place) -> tuple[Piece, Piece]:
     inputs, n_inputs, outputs, n_outputs = location
     return (inputs, n_inputs * TENSOR_BYTES), (outputs, n_outputs * TENSOR_BYTES)
 
 
-_nothing = ctypes.c_uint64()
-
-
-def _tensors(structs: bytes) -> Any:
-    return (struct("Tensor") * (len(structs) // TENSOR_BYTES)).from_buffer_copy(structs)
-
-
-def _has_dims(tensor_struct: Any, spec: TensorSpec) -> bool:
+def _has_dims(tensor_struct: GivenTensor, spec: TensorSpec) -> bool:
     """Whether a client's tensor says how large it is; those of another rank are not looked at."""
     return bool(spec.rank and tensor_struct.rank == spec.rank and tensor_struct.dims)
 
 
-def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[tuple[Any, Tensor]]:
+def _sorted_out(
+    structs: list[GivenTensor], wanted: dict[int, Tensor], what: str
+) -> Iterator[tuple[GivenTensor, Tensor]]:
     """Each structure with the tensor that it names; refuses other versions, unknown tensors and the same again."""
     seen: set[int] = set()
     for tensor_struct in structs:
@@ -264,7 +302,7 @@ def _sorted_out(structs: Any, wanted: dict[int, Tensor], what: str) -> Iterator[
         yield tensor_struct, tensor
 
 
-def _shape(tensor_struct: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
+def _shape(tensor_struct: GivenTensor, spec: TensorSpec, dims: Iterator[int]) -> tuple[int, ...]:
     """The size that a client's tensor has in this execution; ``dims`` are those that were read, in turn.
 
     Whether a size is a multiple of the graph's, and the same for all tensors, is checked with the arguments.
@@ -279,7 +317,7 @@ def _shape(tensor_struct: Any, spec: TensorSpec, dims: Iterator[int]) -> tuple[i
     return said
 
 
-def _require_dims(tensor_struct: Any, spec: TensorSpec) -> None:
+def _require_dims(tensor_struct: GivenTensor, spec: TensorSpec) -> None:
     if not _has_dims(tensor_struct, spec):
         where = f"{tensor_struct.rank} of them" if tensor_struct.dims else "NULL"
         raise _bad(
@@ -288,12 +326,12 @@ def _require_dims(tensor_struct: Any, spec: TensorSpec) -> None:
         )
 
 
-def _check_elements(tensor_struct: Any, spec: TensorSpec) -> None:
+def _check_elements(tensor_struct: GivenTensor, spec: TensorSpec) -> None:
     """Check a client's description of a sparse tensor; its elements are counted in every execution."""
     most = spec.sparse_elements
-    if most is not None and tensor_struct.version == VERSION_2 and tensor_struct.sparse.elements > most:
+    if most is not None and tensor_struct.version == VERSION_2 and tensor_struct.elements > most:
         raise _bad(
-            f"tensor {spec} is given with {tensor_struct.sparse.elements} specified elements; at most {most} fit",
+            f"tensor {spec} is given with {tensor_struct.elements} specified elements; at most {most} fit",
             st.QNN_GRAPH_ERROR_TENSOR_SPARSITY,
         )
 
@@ -304,8 +342,9 @@ def _nbytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
 
 def _array(address: int, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
     nbytes = _nbytes(spec, shape)
-    raw: Any = (ctypes.c_uint8 * max(1, nbytes)).from_address(address or ctypes.addressof(_nothing))
-    return np.frombuffer(raw, spec.dtype.numpy, math.prod(shape)).reshape(shape)
+    if not nbytes:
+        return np.empty(shape, spec.dtype.numpy)  # wherever that is
+    return np.ndarray(shape, spec.dtype.numpy, memory.view(address, nbytes))
 
 
 def _too_short(tensor: Tensor, size: int, address: int, nbytes: int) -> InvalidArgument:
@@ -317,10 +356,44 @@ def _bad(message: str, status: Status = st.QNN_GRAPH_ERROR_INVALID_TENSOR) -> In
 
 
 def _plan(entry: GraphHeld) -> Plan:
-    """Return the graph's plan, made by the first execution: the graph's ports are not known before."""
+    """Return the plan of a graph that can be executed: the graph's ports are not known before."""
     require_executable(entry.graph)
     plan = entry.plan = Plan(entry)
     return plan
+
+
+def _make_ready(entry: GraphHeld) -> None:
+    """Make the plan now, so that the first execution does not wait for it. An execution reports what is wrong."""
+    with contextlib.suppress(QnnError):
+        _plan(entry)
+
+
+@answers("graphFinalize")
+def graph_finalize(graph: int, profile: int, signal: int) -> None:
+    """Compile and load a graph; afterwards it can be executed."""
+    entry = handles.find(GraphHeld, graph)
+    filled, until = carried(profile, signal)
+    entry.graph.finalize(profile=filled, signal=until)
+    entry.statics.clear()
+    entry.context.binary = None
+    _make_ready(entry)
+
+
+@answers("graphRetrieve")
+def graph_retrieve(context: int, name: int, out: int) -> None:
+    """The graph of this name."""
+    entry = handles.find(ContextHeld, context)
+    handles.require_place(out, "graph")
+    if not name:
+        raise null("the graph's name")
+    graph = entry.context.graph(memory.text(name, "the graph's name"))
+    for child in entry.children.values():
+        if isinstance(child, GraphHeld) and child.graph is graph:
+            memory.write_number(out, child.handle)
+            return
+    held = GraphHeld(entry, graph)
+    handles.give(out, held)
+    _make_ready(held)
 
 
 @answers("graphExecute")

@@ -1,4 +1,4 @@
-"""Graphs: tensors, nodes, finalizing."""
+"""Graphs: tensors, nodes, options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GraphHeld(HandleEntry):
         self.names: dict[str, int] = {}
         # Results of nodes that cannot be computed, by tensor id, and why. Using one of them is an error.
         self.missing: dict[int, UnsupportedOp] = {}
-        # How executions find their arrays: made by the first one.
+        # How executions find their arrays: made when the graph can be executed, or by an execution.
         self.plan: Any = None
 
     def memory_changed(self) -> None:
@@ -95,21 +95,6 @@ def graph_set_config(graph: int, config: int) -> None:
     options: Any = {name: within.get(name) for name in named}
     entry.graph.set_config(**options)
     entry.context.binary = None
-
-
-@answers("graphRetrieve")
-def graph_retrieve(context: int, name: int, out: int) -> None:
-    """The graph of this name."""
-    entry = handles.find(ContextHeld, context)
-    handles.require_place(out, "graph")
-    if not name:
-        raise null("the graph's name")
-    graph = entry.context.graph(memory.text(name, "the graph's name"))
-    for child in entry.children.values():
-        if isinstance(child, GraphHeld) and child.graph is graph:
-            memory.write_number(out, child.handle)
-            return
-    handles.give(out, GraphHeld(entry, graph))
 
 
 @answers("tensorCreateGraphTensor")
@@ -219,16 +204,6 @@ def carried(profile: int, signal: int) -> tuple[Profile | None, Signal | None]:
     except InvalidHandle as error:
         error.status = st.QNN_GRAPH_ERROR_INVALID_ARGUMENT
         raise
-
-
-@answers("graphFinalize")
-def graph_finalize(graph: int, profile: int, signal: int) -> None:
-    """Compile and load a graph; afterwards it can be executed."""
-    entry = handles.find(GraphHeld, graph)
-    filled, until = carried(profile, signal)
-    entry.graph.finalize(profile=filled, signal=until)
-    entry.statics.clear()
-    entry.context.binary = None
 
 
 @answers("graphPrepareExecutionEnvironment")

@@ -11,7 +11,7 @@ from openhtp.core import status as st
 from openhtp.core.errors import QnnError, WrongState
 from openhtp.core.tensor import TensorSpec
 from openhtp.engine.own_ops import ChainedProgram
-from openhtp.engine.protocol import Arrays, LoadedProgram, RehearsedProgram, Run, UpdateableProgram
+from openhtp.engine.protocol import Arrays, LoadedProgram, Rehearsal, RehearsedProgram, Run, UpdateableProgram
 from openhtp.memory.ledger import Domain, HeldMemory, MemoryGrant, SpillGroup, Tenant
 from openhtp.program.packed import GraphInfo, PackedGraph
 from openhtp.program.qnn_program import QnnProgram
@@ -74,8 +74,8 @@ class DeviceGraph:
         # How long a step takes, as far as we know.
         self.step_ns = self._last_step_ns = 1_000_000_000
         # The same of one that was never executed, by a rehearsal: enough to compute it where it was called.
-        rehearsed_ns = loaded.rehearsed_ns if isinstance(loaded, RehearsedProgram) else None
-        self.expected_ns = self.step_ns if rehearsed_ns is None else rehearsed_ns
+        self.rehearsal = _rehearsal(loaded)
+        self.expected_ns = self.step_ns if self.rehearsal is None else self.rehearsal.took_ns
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None
@@ -116,6 +116,7 @@ class DeviceGraph:
         self.loaded.close()
         self.loaded = loaded
         self.steps = loaded.steps
+        self.rehearsal = _rehearsal(loaded)
 
     def forget_memory(self, memory: int) -> None:
         """Drop bindings that use this memory, which is about to go."""
@@ -132,8 +133,12 @@ class DeviceGraph:
     def close(self) -> None:
         """Free the engine's memory, and the program, which may lie in the client's memory."""
         self._idle.clear()
-        self.program = self.replacement = None
+        self.program = self.replacement = self.rehearsal = None
         self.loaded.close()
+
+
+def _rehearsal(loaded: LoadedProgram) -> Rehearsal | None:
+    return loaded.rehearsal if isinstance(loaded, RehearsedProgram) else None
 
 
 class UpdateableGraph(DeviceGraph):

@@ -9,7 +9,7 @@ usual way from the start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, QnnError, error_for_status
@@ -19,7 +19,7 @@ from openhtp.device.binding import bind_ports
 from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.executions import BoundOrder
 from openhtp.device.runner import SHORT_STEP_NS
-from openhtp.engine.protocol import Arrays, LoadedProgram, Run
+from openhtp.engine.protocol import Arrays, LoadedProgram, Rehearsal, Run
 from openhtp.rpc import frames
 
 if TYPE_CHECKING:
@@ -111,6 +111,46 @@ class DirectRun:
         self._seat.leave_over(lambda: core.executions.execute_bound(session, end, order))
         core.post(_nothing)  # the thread that wants the seat may have been interrupted before it woke the loop
         return end
+
+
+class DataCopies(Protocol):
+    """Copies the data of one execution to and from arrays of ours."""
+
+    def fill(self) -> bool:
+        """Copy the inputs; False if they are not as the graph takes them."""
+
+    def drain(self) -> bool:
+        """Copy the outputs; False if they cannot be written where they belong."""
+
+
+class BorrowedRun(DirectRun):
+    """A loaded graph on the arrays of its rehearsal, to and from which the data of an execution are copied.
+
+    Small data are copied in less time than arrays are bound, and the next execution may have other ones.
+    """
+
+    __slots__ = ("arrays",)
+
+    def __init__(
+        self, core: DeviceCore, seat: Seat, session: Session, graph: DeviceGraph, rehearsal: Rehearsal
+    ) -> None:
+        super().__init__(core, seat, session, graph, rehearsal.run)
+        self.arrays = rehearsal.arrays
+
+    def run_on(self, copies: DataCopies, caller: object, *, queued: bool = False) -> bool:
+        """As ``run``. Who has the seat has the arrays; the only step is never handed over."""
+        seat = self._seat
+        if not sit_down(self._core, seat, self._graph, caller, may_wait=not queued):
+            return False
+        can_run = may_run(self._core, self._session, self._graph) and self._graph.loaded is self._loaded
+        done = can_run and copies.fill()
+        if done:
+            if queued:
+                self._graph.queued_started = True
+            self.compute(caller)
+            done = copies.drain()
+        seat.give_up(caller)
+        return done
 
 
 def _nothing() -> None:
@@ -208,6 +248,14 @@ def direct_run(core: DeviceCore, seat: Seat, session: Session, number: int, arra
     if type(graph) is not DeviceGraph or graph.switch is not None or graph.calls_user_code:
         return None
     return DirectRun(core, seat, session, graph, graph.loaded.bind(arrays))
+
+
+def borrowed_run(core: DeviceCore, seat: Seat, session: Session, number: int) -> BorrowedRun | None:
+    """A graph on the arrays of its rehearsal; None for one that was not rehearsed, or as in ``direct_run``."""
+    graph = session.graphs.get(number)
+    if type(graph) is not DeviceGraph or graph.switch is not None or graph.rehearsal is None:
+        return None
+    return BorrowedRun(core, seat, session, graph, graph.rehearsal)
 
 
 def run_frame(

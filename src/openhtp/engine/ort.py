@@ -30,6 +30,7 @@ from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.opened import BoundSession, PackagedSession
 from openhtp.engine.own_ops import ChainedProgram, has_own_ops, load_in_turns
 from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
+from openhtp.engine.protocol import Rehearsal
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.segments import cuts_of
 from openhtp.engine.sessions import SegmentSession, Staged
@@ -164,10 +165,10 @@ class OrtProgram:
         self._names = names
         self._specs = {spec.name: spec for spec in specs}
         self._spill_room: memoryview | None = None
-        self.rehearsed_ns = self._rehearse()
+        self.rehearsal = self._rehearse()
 
-    def _rehearse(self) -> int | None:
-        """Run a small program on zeros, so that its first execution finds everything in place; how long it took.
+    def _rehearse(self) -> Rehearsal | None:
+        """Run a small program on zeros, so that its first execution finds everything in place.
 
         Programs of several steps, with large data, with sizes that vary or with a state are left alone.
         """
@@ -178,7 +179,8 @@ class OrtProgram:
             return None
         took_ns: list[int] = []
         try:
-            run = self.bind_plain({spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in specs})
+            arrays = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in specs}
+            run = self.bind_plain(arrays)
             for _ in range(_REHEARSALS):
                 began_ns = time.perf_counter_ns()
                 if not isinstance(run, OrtRun) or not run.rehearse():
@@ -189,7 +191,7 @@ class OrtProgram:
         except Exception as error:  # an execution reports its own
             log.debug("program %r was not rehearsed: %s", self.name, error)
             return None
-        return min(took_ns)
+        return Rehearsal(min(took_ns), run, arrays)
 
     @property
     def steps(self) -> int:
@@ -238,7 +240,7 @@ class OrtProgram:
 
     def close(self) -> None:
         """Drop the sessions. Runs that still live keep theirs until they go."""
-        self._staged = self._spill_room = None
+        self._staged = self._spill_room = self.rehearsal = None
 
     def _checked(self, key: str, arrays: Mapping[str, Array]) -> Array:
         spec = self._specs[key.partition(":")[2]]

@@ -80,13 +80,21 @@ class MappingProgram(LoadedProgram, Protocol):
         """
 
 
+class Rehearsal(NamedTuple):
+    """A run of a program's only step when it was loaded: how long it took, and the arrays that it is bound to."""
+
+    took_ns: int
+    run: Run
+    arrays: Arrays
+
+
 @runtime_checkable
 class RehearsedProgram(LoadedProgram, Protocol):
     """A program that may have been run when it was loaded."""
 
     @property
-    def rehearsed_ns(self) -> int | None:
-        """How long its only step took then; None for one that is too large to be run for that."""
+    def rehearsal(self) -> Rehearsal | None:
+        """The run of that time, for one execution at a time to use again; None if the program is too large."""
 
 
 @runtime_checkable

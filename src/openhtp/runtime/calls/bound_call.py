@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from openhtp.runtime.calls.queue import CallbackReturn
 from openhtp.runtime.instruments.instrument import Watched
 
 if TYPE_CHECKING:
+    from openhtp.device.direct import DataCopies
     from openhtp.runtime.calls.arguments import Values
     from openhtp.runtime.calls.callee import Callee
     from openhtp.runtime.calls.execution import Execution, Notify
@@ -107,32 +108,12 @@ class BoundCall:
         if bound is None or Watched.executions:
             self.graph.execute_async(self.inputs, self.outputs, profile=profile, signal=signal, notify=notify)
         elif (
-            profile is not None or signal is not None or not bound.is_short or not self._run_at_once(bound, notify)
+            profile is not None
+            or signal is not None
+            or not bound.is_short
+            or not _run_at_once(self._callee, bound.run_queued, notify)
         ):
             self._send(bound, profile, signal, notify, synchronous=False)
-
-    def _run_at_once(self, bound: Shortcut, notify: Notify | None) -> bool:
-        """Compute here and post the notification; False if the execution has to go through the queue after all."""
-        callee = self._callee
-        places, code = callee.places, 0
-        run = RunAtOnce(callee.notifier)
-        try:
-            if not places.try_take(run):
-                return False  # there is a queue to wait for
-            try:
-                if not bound.run(queued=True):
-                    places.give_back(run)
-                    return False
-            except QnnError as error:
-                code = error.code
-            places.give_back(run, untold=notify is not None)
-            if notify is not None:
-                callee.notifier.tell(notify, code, CallbackReturn(places, run))
-        except BaseException:
-            tidying.post((places.give_back, (run,)))
-            tidying.post((places.told, (run,)))
-            raise
-        return True
 
     def _send(
         self,
@@ -169,6 +150,65 @@ class BoundCall:
         self._looked = True
 
 
+def _run_at_once(callee: Callee, run_queued: Callable[[], bool], notify: Notify | None) -> bool:
+    """Compute here and post the notification; False if the execution has to go through the queue after all."""
+    places, code = callee.places, 0
+    run = RunAtOnce(callee.notifier)
+    try:
+        if not places.try_take(run):
+            return False  # there is a queue to wait for
+        try:
+            if not run_queued():
+                places.give_back(run)
+                return False
+        except QnnError as error:
+            code = error.code
+        places.give_back(run, untold=notify is not None)
+        if notify is not None:
+            callee.notifier.tell(notify, code, CallbackReturn(places, run))
+    except BaseException:
+        tidying.post((places.give_back, (run,)))
+        tidying.post((places.told, (run,)))
+        raise
+    return True
+
+
+class CopiedCall:
+    """A small graph whose data are copied: for executions of which nobody knows yet whether they are repeated."""
+
+    __slots__ = ("_callee", "_graph_life", "_life", "_run", "arrays")
+
+    def __init__(self, graph: Graph, run: RehearsedRun) -> None:
+        self._life, self._graph_life = graph.context.opened.life, graph.life
+        self._callee = _callee(graph)
+        self._run = run
+        self.arrays = run.arrays
+
+    def run(self, copies: DataCopies) -> bool:
+        """Compute, and wait for the end; False if that has to be done another way."""
+        self._require()
+        return not Watched.executions and self._run.run(copies)
+
+    def run_async(self, copies: DataCopies, notify: Notify | None) -> bool:
+        """Compute at once, and notify of the end; False if the execution has to be queued."""
+        self._require()
+        run = self._run
+        if Watched.executions or not run.is_short:
+            return False
+        return _run_at_once(self._callee, lambda: run.run(copies, queued=True), notify)
+
+    def _require(self) -> None:
+        self._life.require("execute")
+        self._graph_life.require("execute")
+
+
+def copied_call(graph: Graph) -> CopiedCall | None:
+    """For a graph that can be executed now. None if its data are large, sparse or of sizes that vary."""
+    callee = _callee(graph)
+    run = None if callee.ports.sparse or callee.ports.is_dynamic else callee.link.rehearsed(callee.number)
+    return None if run is None else CopiedCall(graph, run)
+
+
 def _callee(graph: Graph) -> Callee:
     assert graph.loaded is not None  # it is finalized
     return graph.loaded.callee
@@ -184,11 +224,29 @@ class Shortcut(Protocol):
     def is_short(self) -> bool:
         """Whether computing it is expected to take less time than queueing it."""
 
-    def run(self, *, queued: bool = False) -> bool:
-        """Compute on this thread; False if it has to go through the queue. ``queued``: it is asynchronous."""
+    def run(self) -> bool:
+        """Compute on this thread; False if it has to go through the queue."""
+
+    def run_queued(self) -> bool:
+        """The same for an asynchronous execution."""
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""
+
+
+class RehearsedRun(Protocol):
+    """A graph on arrays of the device's, to and from which data are copied."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """They hold the data of an execution while it is computed."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether computing it is expected to take less time than queueing it."""
+
+    def run(self, copies: DataCopies, *, queued: bool = False) -> bool:
+        """Compute on this thread; False if it has to go another way. ``queued``: it is asynchronous."""
 
 
 def shortcut(link: Link, number: int, ports: Ports, arguments: Arguments) -> Shortcut | None:

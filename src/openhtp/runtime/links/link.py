@@ -18,7 +18,7 @@ from openhtp.runtime.calls.queue import PlaceHolder, Places
 
 if TYPE_CHECKING:
     from openhtp.program.packed import PackedGraph
-    from openhtp.runtime.calls.bound_call import Shortcut
+    from openhtp.runtime.calls.bound_call import RehearsedRun, Shortcut
     from openhtp.runtime.calls.data_order import DataOrder
     from openhtp.runtime.calls.execution import Execution
     from openhtp.runtime.calls.long_call import CallStop
@@ -102,6 +102,9 @@ class Link(Protocol):
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
         """A way to compute a graph on these arrays without a queue; None if the link has none."""
+
+    def rehearsed(self, graph: int) -> RehearsedRun | None:
+        """A way to compute a graph without a queue, on copies of data; None if the link has none for it."""
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""

@@ -138,6 +138,9 @@ class LocalLink:
     def shortcut(self, graph: int, arrays: object) -> None:
         """Every execution is queued."""
 
+    def rehearsed(self, graph: int) -> None:
+        """Every execution is queued."""
+
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
         if self.data_order.cancel(job):

@@ -34,7 +34,7 @@ from openhtp.runtime.links.link import HandedGraph, Interrupted, Link, Sent, Und
 from openhtp.runtime.links.polling import Duct, Polling
 
 if TYPE_CHECKING:
-    from openhtp.runtime.calls.bound_call import Shortcut
+    from openhtp.runtime.calls.bound_call import RehearsedRun, Shortcut
     from openhtp.runtime.calls.long_call import CallStop
 
 log = logging.getLogger(__name__)
@@ -271,6 +271,10 @@ class RpcLink:
         return False
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
+        """Every execution is queued."""
+        return None
+
+    def rehearsed(self, graph: int) -> RehearsedRun | None:
         """Every execution is queued."""
         return None
 

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from openhtp.core import status as st, tidying
 from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.device.config import DeviceConfig
-from openhtp.device.direct import DirectRun, direct_run, is_short, run_frame
+from openhtp.device.direct import (
+    BorrowedRun,
+    DataCopies,
+    DirectRun,
+    borrowed_run,
+    direct_run,
+    is_short,
+    run_frame,
+)
 from openhtp.device.sessions import Session
 from openhtp.device.thread_host import ThreadHost
 from openhtp.program.packed import PackedGraph
@@ -145,6 +153,12 @@ class ThreadLink(RpcLink):
         direct = direct_run(self._core, self.lease.host.seat, session, graph, arrays)
         return None if direct is None else BoundRun(self, direct)
 
+    def rehearsed(self, graph: int) -> CopyingRun | None:
+        """Use what the graph was rehearsed with."""
+        session = self._core_session
+        direct = None if session is None else borrowed_run(self._core, self.lease.host.seat, session, graph)
+        return None if direct is None else CopyingRun(self, direct)
+
     @property
     def is_clear(self) -> bool:
         """Whether no execution is pending: one that is computed at once would overtake it."""
@@ -217,17 +231,40 @@ class BoundRun:
         """Whether computing it is expected to take less time than queueing it."""
         return self._direct.is_short and self._link.is_soon_clear()
 
-    def run(self, *, queued: bool = False) -> bool:
-        """Compute on this thread; False if it has to go through the queue. ``queued``: it is asynchronous."""
+    def run(self) -> bool:
+        """Compute on this thread; False if it has to go through the queue."""
         link = self._link
-        if not link.is_clear:
-            return False
-        direct = self._direct
-        return link.sitting((lambda caller: direct.run(caller, queued=True)) if queued else direct.run)
+        return link.is_clear and link.sitting(self._direct.run)
+
+    def run_queued(self) -> bool:
+        """The same for an asynchronous execution."""
+        link, direct = self._link, self._direct
+        return link.is_clear and link.sitting(lambda caller: direct.run(caller, queued=True))
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""
         self._link.submit_bound(execution, self._direct, call, (timeout_at, profile_level))
+
+
+class CopyingRun:
+    """A graph that was rehearsed, as calls use it whose data are copied."""
+
+    __slots__ = ("_direct", "_link", "arrays")
+
+    def __init__(self, link: ThreadLink, direct: BorrowedRun) -> None:
+        self._link = link
+        self._direct = direct
+        self.arrays = direct.arrays
+
+    @property
+    def is_short(self) -> bool:
+        """Whether computing it is expected to take less time than queueing it."""
+        return self._direct.is_short and self._link.is_soon_clear()
+
+    def run(self, copies: DataCopies, *, queued: bool = False) -> bool:
+        """Compute on this thread; False if it has to go another way. ``queued``: it is asynchronous."""
+        link, direct = self._link, self._direct
+        return link.is_clear and link.sitting(lambda caller: direct.run_on(copies, caller, queued=queued))
 
 
 class HandedReports:
