@@ -58,6 +58,12 @@ def test_a_c_program(client: Path, lib_dir: Path, test: str) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+def test_the_child_of_a_fork_is_refused_in_words(client: Path, lib_dir: Path) -> None:
+    done = run(client, lib_dir, "fork")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stderr.count("forked after it had used this library") == 1, done.stderr
+
+
 def test_a_thread_with_too_little_stack_is_refused(client: Path, lib_dir: Path) -> None:
     done = run(client, lib_dir, "small_stacks")
     assert done.returncode == 0, done.stderr + done.stdout

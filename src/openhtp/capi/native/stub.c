@@ -31,7 +31,7 @@ enum { NOT_SUPPORTED = 1000, NO_MEMORY = 1002, INVALID_ARGUMENT = 1004, DEVICE_G
 /* ---- state ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *handlers[ALL];
-static atomic_int ready, closed, under_way, exiting;
+static atomic_int ready, closed, under_way, exiting, orphaned;
 static pthread_mutex_t boot_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -122,8 +122,8 @@ static void in_child(void)
 {
     /* A Python that we started ourselves knows nothing of a fork by the host: leave it alone. One that started us
        sees to it by itself. */
-    if (py.ours)
-        atomic_store(&closed, 1);
+    if (py.ours && !atomic_exchange(&closed, 1))
+        atomic_store(&orphaned, 1);
     atomic_store(&under_way, 0);
     atomic_store(&exiting, 0);
 }
@@ -189,6 +189,9 @@ static word without_python(unsigned id)
     for (unsigned i = 0; i < sizeof frees; i++)
         if (frees[i] == id)
             return 0;
+    if (atomic_exchange(&orphaned, 0)) /* said once */
+        dprintf(STDERR_FILENO, "openhtp: this process's parent forked after it had used this library, so calls answer %d"
+                               " here; fork before the first call, or start a program of its own (exec)\n", DEVICE_GONE);
     return DEVICE_GONE;
 }
 
