@@ -71,7 +71,7 @@ def test_a_thread_with_too_little_stack_is_refused(client: Path, lib_dir: Path) 
     assert "pthread_attr_setstacksize" in done.stderr
 
 
-@pytest.mark.parametrize("test", ["plain", "memory", "shared_buffer", "power", "callback"])
+@pytest.mark.parametrize("test", ["plain", "memory", "shared_buffer", "power", "callback", "fork", "exit"])
 def test_a_c_program_with_a_device_process(client: Path, lib_dir: Path, test: str) -> None:
     done = run(client, lib_dir, test, OPENHTP_TRANSPORT="rpc")
     assert done.returncode == 0, done.stderr + done.stdout

@@ -10,21 +10,16 @@ yet. No test waits for time to pass.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.runtime.links.device_process import DeviceOptions
-from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.testing import hold, release, virtual_device
 from openhtp.vendor.library import find_library
-from tests.capi.conftest import ROOT, build_script
 from tests.conftest import ramp, relu_graph
 from tests.contract import c_table
 from tests.waiting import PATIENCE_S
@@ -63,23 +58,6 @@ class Rig:
 
     def go_on(self) -> None:
         release(self.computing)
-
-
-@pytest.fixture(scope="session")
-def lib_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lib")
-    if not build_script().compile_libraries(ROOT, folder):
-        pytest.skip("there is no C compiler")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def named() -> Iterator[str]:
-    """A device with a name, which lets its clients order faults."""
-    name = f"contract-{os.getpid()}"
-    starter = RpcLink(DeviceOptions(name=name, allow_faults=True), lambda _: None)
-    yield name
-    starter.close()
 
 
 # Where each of them lives: options of a device in Python, environment variables for C.
