@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from compiler_graphs import GraphOf
 from hypothesis import given, strategies as st
 
+from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.compiler.sizes import KernelSize
-from openhtp.compiler.vtcm.spill_fill import StripedResult, block_bytes, buffer_bytes, strips_in, strips_under_way
+from openhtp.compiler.vtcm.spill_fill import (
+    StripedResult,
+    block_bytes,
+    buffer_bytes,
+    spill_fill_bytes,
+    strips_in,
+    strips_under_way,
+)
 from openhtp.core.dtype import DType
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.core.units import MIB
+from openhtp.options import GRAPH
 
 KIB = 1024
 
 
-def result(nbytes: int, *reads: int, strips: int = 64, kind: str = "conv") -> StripedResult:
-    return StripedResult(kind, reads, nbytes, strips)
+def result(nbytes: int, *reads: int, strips: int = 64, kind: str = "conv", picture: int = 0) -> StripedResult:
+    return StripedResult(kind, reads, nbytes, strips, picture)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +39,8 @@ def result(nbytes: int, *reads: int, strips: int = 64, kind: str = "conv") -> St
         ((1, 224, 224, 3), DType.FLOAT_32, 224 * 224 * 3 * 2),
         ((197, 768), DType.FLOAT_32, 200 * 768 * 2),
         ((1000,), DType.FLOAT_32, 8 * 1024 * 2),
+        ((64, 3, 49, 32), DType.FLOAT_32, 64 * 3 * 52 * 32 * 2),  # three heads in each of 64 windows
+        ((1, 6, 1500, 1500), DType.FLOAT_32, 8 * 1500 * 1504 * 2),
     ],
 )
 def test_tensors_lie_in_whole_blocks(shape: tuple[int, ...], dtype: DType, nbytes: int) -> None:
@@ -67,6 +80,35 @@ def test_what_only_moves_data_is_cut_as_its_result_is(own: int, shape: tuple[int
 
 def test_other_ops_are_cut_by_their_own_rule_only() -> None:
     assert strips_in(KernelSize(name="k", op="Resize", kind="resize"), (1, 384, 384, 21)) == 1
+
+
+def test_a_resized_picture_is_cut_where_it_is_only_moved_afterwards() -> None:
+    assert strips_in(KernelSize(name="k", op="Resize", kind="resize"), (1, 384, 384, 21), moved=True) == 48
+
+
+def test_the_first_convolution_of_a_picture_is_whole_up_to_twice_the_vtcm() -> None:
+    plain = [result(1568 * KIB), result(392 * KIB, 0, kind="pool")]
+    first = [result(1568 * KIB, kind="stem", picture=224 * KIB), plain[1]]
+    assert [buffer_bytes(plain, size * MIB) for size in (1, 2)] == [0, 64 * KIB]
+    assert [buffer_bytes(first, size * MIB) for size in (1, 2, 4)] == [1280 * KIB, 256 * KIB, 0]
+    assert strips_under_way([result(3 * MIB, picture=64), plain[1]], MIB)
+
+
+@pytest.mark.parametrize(
+    ("stride", "vtcm_mb", "buffer"), [(2, 2, 256 * KIB), (2, 1, 1280 * KIB), (1, 2, 64 * KIB)]
+)
+def test_the_buffer_of_a_network_that_begins_by_halving_a_picture(stride: int, vtcm_mb: int, buffer: int) -> None:
+    """The vendor's compiler has 0.25 and 1.31 MB for the convolution of ResNet with its pooling."""
+    side = 112 * stride
+    graph = GraphOf()
+    halving = {"stride": np.array([stride] * 2, np.uint32), "pad_amount": np.array([[3, 3]] * 2, np.uint32)}
+    inputs = [graph.input("x", (1, side, side, 3)), graph.constant("w", (7, 7, 3, 64))]
+    stem = graph.node("Conv2d", inputs, "stem", (1, 112, 112, 64), **halving)
+    pooling = {"filter_size": np.array([3, 3], np.uint32), "stride": np.array([2, 2], np.uint32)}
+    pads = np.array([[1, 1]] * 2, np.uint32)
+    graph.node("PoolMax2d", [stem], "pooled", (1, 56, 56, 64), **pooling, pad_amount=pads)
+    options = CompileOptions(GRAPH.defaults().replace(vtcm_bytes=vtcm_mb * MIB))
+    assert spill_fill_bytes(compile_graph(graph.finish("pooled"), "SM8650", options)) == buffer
 
 
 def test_a_chain_of_results_that_fit_spills_nothing() -> None:

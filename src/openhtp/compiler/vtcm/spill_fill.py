@@ -28,23 +28,35 @@ _FEW_CHANNELS = 4
 _TABLE = "gather"
 _WINDOWED = frozenset({"conv", "dilated", "stem", "group", "conv3d", "depthwise", "pool"})
 _MOVING = frozenset({"transpose", "permute", "image_layout", "move"})
+_RESIZED = "resize"
+_STEM = "stem"
 _STRIPS_UNDER_WINDOW = 4
 """Strips of an input while a window moves over it: that of the window, one on either side, and the next."""
+_STRIPS_UNDER_STEM = 4
+_TOO_LARGE_STEM = 2
+"""The first convolution of a picture is passed on in strips only if it has more than so many times the VTCM."""
 _STRIPS_HELD = 2
 _ROWS = 32
+_PICTURE_RANK = 4
 
 
 def spill_fill_bytes(program: HtpProgram) -> int:
     """The buffer in DDR that a graph needs with its share of the VTCM."""
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     half = program.options.precision is FloatPrecision.FLOAT16
+    sizes = sizes_of(program)
+    resized = _resized_to_be_moved(sizes)
     results = []
-    for kernel, size in zip(program.kernels, sizes_of(program), strict=True):
+    for number, (kernel, size) in enumerate(zip(program.kernels, sizes, strict=True)):
         specs = [program.tensors[name] for name in kernel.outputs]
         # What the client will read is in DDR anyway.
         windowed = size.kind in _WINDOWED
         nbytes = sum(block_bytes(spec, half=half, windowed=windowed) for spec in specs if not spec.kind.is_output)
-        results.append(StripedResult(size.kind, size.reads, nbytes, strips_in(size, specs[0].shape)))
+        strips = strips_in(size, specs[0].shape, moved=number in resized)
+        picture = (
+            _picture_strips(program.tensors[kernel.inputs[0]], specs[0], half=half) if size.kind == _STEM else 0
+        )
+        results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture))
     return buffer_bytes(results, vtcm_bytes)
 
 
@@ -58,14 +70,38 @@ def block_bytes(spec: TensorSpec, *, half: bool, windowed: bool = False) -> int:
     *front, high, wide, deep = (1,) * (3 - len(spec.shape)) + spec.shape
     if deep <= _FEW_CHANNELS:
         return spec.elements * size
-    flat = wide == 1 or (high == 1 and not windowed)
-    pixels = _up(high * wide, _SIDE) if flat else _up(high, _SIDE) * _up(wide, max(1, _SIDE // size))
-    return math.prod(front) * pixels * _up(deep, _CHANNELS) * size
+    flat, batch = wide == 1 or (high == 1 and not windowed), math.prod(front)
+    columns = _up(wide, max(1, _SIDE // size))
+    pixels = batch * _up(high * wide, _SIDE) if flat else _up(batch * high, _SIDE) * columns
+    return pixels * _up(deep, _CHANNELS) * size
 
 
-def strips_in(size: KernelSize, shape: tuple[int, ...]) -> int:
-    """Pieces of a result. What only moves data is cut as its result is, though its own rule has no cut."""
-    if size.strips > 1 or size.kind not in _MOVING or len(shape) < 2:
+def _picture_strips(picture: TensorSpec, result: TensorSpec, *, half: bool) -> int:
+    """Bytes of the strips of a picture that the first convolution reads, if that halves it; 0 otherwise.
+
+    The picture lies in blocks of 32 channels, into which every second pixel of a row and of a column is put.
+    """
+    if len(result.shape) != _PICTURE_RANK or result.shape[2] <= _SIDE or picture.shape[1] < 2 * result.shape[1]:
+        return 0
+    size = element_bytes(picture, half=half)
+    return _STRIPS_UNDER_STEM * _SIDE * _up(result.shape[2], max(1, _SIDE // size)) * _CHANNELS * size
+
+
+def _resized_to_be_moved(sizes: Sequence[KernelSize]) -> set[int]:
+    """Pictures that are resized, and then only moved: to where the client reads them, for instance."""
+    found = {number for number, size in enumerate(sizes) if size.kind == _RESIZED}
+    for size in sizes:
+        if size.kind not in _MOVING:
+            found -= set(size.reads)
+    return found
+
+
+def strips_in(size: KernelSize, shape: tuple[int, ...], *, moved: bool = False) -> int:
+    """Pieces of a result. What only moves data is cut as its result is, though its own rule has no cut.
+
+    So is a picture that is resized and ``moved`` at once.
+    """
+    if size.strips > 1 or not (moved or size.kind in _MOVING) or len(shape) < 2:
         return size.strips
     rows = -(-shape[-2] // _ROWS)
     return rows if len(shape) == 2 else max(rows, -(-shape[-3] // _SIDE))
@@ -73,12 +109,16 @@ def strips_in(size: KernelSize, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StripedResult:
-    """What a kernel makes: its kind, the kernels whose results it reads, bytes in blocks, and strips."""
+    """What a kernel makes: its kind, the kernels whose results it reads, bytes in blocks, and strips.
+
+    ``picture`` has the bytes of strips of a picture that it halves, if it is the first convolution.
+    """
 
     kind: str
     reads: tuple[int, ...]
     nbytes: int
     strips: int
+    picture: int = 0
 
     @property
     def exists(self) -> bool:
@@ -106,7 +146,7 @@ def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int) -> int:
         if number in passed_on:
             working = max(working, passed_on[number].group)
         if result.kind != _TABLE:
-            most = max(most, _spilled(staying, sum(staying) + working + _RESERVED - vtcm_bytes))
+            most = max(most, _spilled(staying, sum(staying) + working + result.picture + _RESERVED - vtcm_bytes))
         alive = {maker for maker in alive if last[maker] > number}
         if last[number] > number:
             alive.add(number)
@@ -142,7 +182,8 @@ def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[
     for number, result in enumerate(results):
         if not result.exists or not readers[number]:
             continue
-        own = 0 if result.nbytes <= vtcm_bytes else _strips_held(number, results, readers[number])
+        room = vtcm_bytes * (_TOO_LARGE_STEM if result.picture else 1)
+        own = 0 if result.nbytes <= room else _strips_held(number, results, readers[number])
         if own and group + own + _RESERVED <= vtcm_bytes:
             group += own
             passed_on[number] = PassedOn(own, group)
