@@ -2,6 +2,7 @@
 
    usage: client LIBRARY TEST [ROUNDS] */
 #define _GNU_SOURCE
+#include <alloca.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -642,14 +643,34 @@ static void *run_once(void *n)
     return (void *)run(n);
 }
 
+typedef struct {
+    void *(*task)(void *);
+    void *param;
+    size_t eaten;
+} hungry;
+
+static void *with_less_stack(void *param)
+{
+    const hungry *call = param;
+    volatile char *eaten = alloca(call->eaten + 1);
+    *eaten = 0;
+    return call->task(call->param);
+}
+
+/* AArch64 has no stacks below 128 KiB: of a larger one as much is used up as leaves so many. */
 static word on_a_stack(int kib, void *(*task)(void *), void *param)
 {
+    enum { LARGER_KIB = 512 };
+    hungry call = {task, param, 0};
     pthread_attr_t attributes;
     pthread_t thread;
     void *code;
     pthread_attr_init(&attributes);
-    NEED(pthread_attr_setstacksize(&attributes, (size_t)kib * 1024));
-    NEED(pthread_create(&thread, &attributes, task, param));
+    if (pthread_attr_setstacksize(&attributes, (size_t)kib * 1024)) {
+        call.eaten = (size_t)(LARGER_KIB - kib) * 1024;
+        NEED(pthread_attr_setstacksize(&attributes, LARGER_KIB * 1024));
+    }
+    NEED(pthread_create(&thread, &attributes, with_less_stack, &call));
     NEED(pthread_join(thread, &code));
     pthread_attr_destroy(&attributes);
     return (word)code;
