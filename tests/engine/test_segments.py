@@ -98,6 +98,33 @@ def test_a_run_of_nodes_has_a_segment_of_its_own() -> None:
     assert names(segments) == ["a b", "c d", "y"]
 
 
+def test_what_stands_beside_a_run_goes_to_its_neighbours() -> None:
+    # Two runs one after the other: what the first reads and what follows it are computed before and after both.
+    nodes = [
+        node("x", "a", 0),
+        node("a", "padded", 1),
+        node("padded", "one", 1),
+        node("one", "rounded", 1),
+        node("padded", "two", 2),
+        node("two", "other", 2),
+        node("rounded other", "y", 3),
+    ]
+    runs = {"one": "one", "two": "two"}
+    segments = cut(nodes, ["y"], step_of, [1, 2, 3], run_of=lambda node: runs.get(node.output[0]))
+    assert names(segments) == ["a padded", "one", "two", "rounded other y"]
+    # What the second run reads of the first has to be there before it.
+    nodes[4] = node("rounded", "two", 2)
+    segments = cut(nodes, ["y"], step_of, [1, 2, 3], run_of=lambda node: runs.get(node.output[0]))
+    assert names(segments) == ["a padded", "one", "rounded", "two", "other y"]
+
+
+def test_what_a_run_reads_is_no_later_than_the_run() -> None:
+    """Of what two steps compute alike the runtime made one node, named after the later."""
+    nodes = [node("x", "padded", 2), node("padded", "one", 1), node("padded one", "y", 2)]
+    segments = cut(nodes, ["y"], step_of, [1, 2], run_of=lambda node: {"one": "one"}.get(node.output[0]))
+    assert names(segments) == ["padded", "one", "y"]
+
+
 def test_segments_are_steps_between_cuts_and_name_what_crosses() -> None:
     segments = cut(CHAIN, ["y"], step_of, [2])
     assert names(segments) == ["a b", "c d y"]
@@ -151,7 +178,7 @@ def test_values_alive_together_never_share_memory(values: list[tuple[int, int]])
 
 
 def test_a_network_is_cut_at_the_ends_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments_module, "_SEGMENT_SECONDS", 1e-5)
+    monkeypatch.setattr(segments_module, "_SEGMENT_SECONDS", 3e-5)
     program = compile_graph(load(zoo.quantized(zoo.small_cnn(), samples=2)), "SM8650")
     prepared = prepare(program, lower_program(program), 1)
     assert prepared is not None

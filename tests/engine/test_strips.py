@@ -19,7 +19,7 @@ from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import seal, segments
 from openhtp.engine.ort import OrtEngine, OrtProgram
-from openhtp.engine.prepared import Manifest, WindowWords
+from openhtp.engine.prepared import Constant, Manifest, WindowWords
 from openhtp.engine.workshop import Workshop
 from openhtp.hw.catalog import find_soc
 from openhtp.ir.builder import GraphBuilder
@@ -213,6 +213,59 @@ def test_windows_that_do_not_fit_are_refused(
     assert why in caplog.text
 
 
+WRONG_PARTS: dict[str, tuple[Callable[[Constant], Constant], str]] = {
+    "no rows": (lambda one: replace(one, row_bytes=0), "is no part of its data"),
+    "rows that do not fit": (lambda one: replace(one, row_bytes=7), "is no part of its data"),
+    "beyond the row": (lambda one: replace(one, begin=one.row_bytes), "is no part of its data"),
+    "too wide": (lambda one: replace(one, shape=[one.shape[0], 10_000]), "is no part of its data"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_PARTS)
+def test_columns_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    program = LONG["product without a bias"]()
+    monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
+    _cut_conv(monkeypatch, program, 3)
+    packed = OrtEngine().pack(program)
+    change, why = WRONG_PARTS[name]
+
+    def changed(one: Constant) -> Constant:
+        return one if one.row_bytes is None else change(one)
+
+    forged = resealed(packed, lambda manifest: replace(manifest, constants=list(map(changed, manifest.constants))))
+    with caplog.at_level(logging.INFO):
+        assert loaded_from(forged) is None
+    assert why in caplog.text
+
+
+def test_values_that_a_session_does_not_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = sequence(reverse=False)
+    monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
+    _cut_conv(monkeypatch, program, 3)
+    packed = OrtEngine().pack(program)
+
+    def all_alike(manifest: Manifest) -> Manifest:
+        parts = [replace(part, called=dict.fromkeys(part.called, "same")) for part in manifest.parts]
+        return replace(manifest, parts=parts)
+
+    with caplog.at_level(logging.INFO):
+        assert loaded_from(resealed(packed, all_alike)) is None
+    assert "other values than it says" in caplog.text
+
+
+def resealed(packed: PackedGraph, change: Callable[[Manifest], Manifest]) -> PackedGraph:
+    """The graph with another manifest, which bears the seal of this user's engine."""
+    key = seal.read_key()
+    assert packed.prepared is not None
+    assert key is not None
+    words = msgspec.msgpack.encode(change(msgspec.msgpack.decode(packed.prepared.read(), type=Manifest)))
+    return dataclasses.replace(packed, prepared=make_section(words), seal=seal.sealed(key, words))
+
+
 # Float convolutions, by channels.
 
 
@@ -292,3 +345,137 @@ def test_parts_by_channels_are_stored_and_loaded(monkeypatch: pytest.MonkeyPatch
     assert loaded.steps == segments.cuts_of(program).segments > 2
     expected = computed_floats(OrtEngine(yield_points=False).load(program), program)
     np.testing.assert_array_equal(computed_floats(loaded, program), expected)
+
+
+# Products by columns, sequences by steps, transposed convolutions by channels.
+
+
+def _program(op: str, shapes: dict[str, tuple[int, ...]], params: dict[str, Any], *, bits: int = 0) -> HtpProgram:
+    """One op on x, the constants that are named, and a sum of its result with itself."""
+    rng = np.random.default_rng(5)
+    builder = GraphBuilder("g")
+    quant = ScaleOffset(0.05, -120) if bits else None
+    dtype = DType.UFIXED_POINT_8 if bits else DType.FLOAT_32
+
+    def add(name: str, shape: tuple[int, ...], kind: TensorKind) -> TensorSpec:
+        data = None
+        if kind is TensorKind.STATIC:
+            real = (0.2 * rng.normal(size=shape)).astype(np.float32)
+            data = (127 + 40 * real).astype(np.uint8) if bits else real
+        weight = ScaleOffset(0.01, -127) if bits and kind is TensorKind.STATIC else quant
+        spec = TensorSpec(name, shape, dtype, weight, kind)
+        builder.add_tensor(spec, data)
+        return spec
+
+    x = add("x", shapes["x"], TensorKind.APP_WRITE)
+    constants = [add(name, shapes[name], TensorKind.STATIC) for name in shapes if name not in ("x", "y")]
+    y = add("conv", shapes["y"], TensorKind.NATIVE)
+    builder.add_node(OpCall(op, "conv", (x, *constants), (y,), params))
+    out = add("out", y.shape, TensorKind.APP_READ)
+    builder.add_node(OpCall("ElementWiseAdd", "end", (y, y), (out,)))
+    return compile_graph(builder.finish(), "SM8650")
+
+
+def sequence(*, reverse: bool, steps: int = 11, last_states: bool = False) -> HtpProgram:
+    """An LSTM and a sum of its results with themselves; perhaps its last states are read, too."""
+    rng = np.random.default_rng(7)
+    builder = GraphBuilder("g")
+    units, features = 24, 40
+
+    def add(name: str, shape: tuple[int, ...], kind: TensorKind) -> TensorSpec:
+        spec = TensorSpec(name, shape, DType.FLOAT_32, None, kind)
+        data = (0.3 * rng.normal(size=shape)).astype(np.float32) if kind is TensorKind.STATIC else None
+        builder.add_tensor(spec, data)
+        return spec
+
+    inputs: list[TensorSpec | None] = [None] * 22
+    inputs[0] = add("x", (steps, 2, features), TensorKind.APP_WRITE)
+    for number in (1, 2, 3, 16):
+        inputs[number] = add(f"w{number}", (units, features), TensorKind.STATIC)
+    for number in (4, 5, 6, 17):
+        inputs[number] = add(f"r{number}", (units, units), TensorKind.STATIC)
+    for number in (7, 8, 9, 21):
+        inputs[number] = add(f"b{number}", (units,), TensorKind.STATIC)
+    kind = TensorKind.APP_READ if last_states else TensorKind.NATIVE
+    states = [add(name, (2, units), kind) for name in ("cell", "hidden")]
+    y = add("sequence", (steps, 2, units), TensorKind.NATIVE)
+    builder.add_node(
+        OpCall("Lstm", "conv", tuple(inputs), (y, *states), {"direction": 1 if reverse else 0, "time_major": True})
+    )
+    out = add("out", y.shape, TensorKind.APP_READ)
+    builder.add_node(OpCall("ElementWiseAdd", "end", (y, y), (out,)))
+    return compile_graph(builder.finish(), "SM8650")
+
+
+PRODUCT = {"x": (6, 40), "w": (200, 40), "b": (200,), "y": (6, 200)}
+LONG: dict[str, Callable[[], HtpProgram]] = {
+    "product": lambda: _program("FullyConnected", PRODUCT, {}),
+    "product of 8 bits": lambda: _program("FullyConnected", PRODUCT, {}, bits=8),
+    "product without a bias": lambda: _program("MatMul", {"x": (1, 6, 40), "w": (40, 200), "y": (1, 6, 200)}, {}),
+    "sequence": lambda: sequence(reverse=False),
+    "sequence backwards": lambda: sequence(reverse=True),
+    "sequence and its last states": lambda: sequence(reverse=False, last_states=True),
+    "transposed": lambda: _program(
+        "TransposeConv2d",
+        {"x": (1, 12, 20, 24), "w": (2, 2, 24, 72), "b": (72,), "y": (1, 24, 40, 72)},
+        {"stride": [2, 2], "pad_amount": [[0, 0], [0, 0]]},
+    ),
+    "transposed of 8 bits": lambda: _program(
+        "TransposeConv2d",
+        {"x": (1, 12, 20, 24), "w": (3, 3, 24, 72), "y": (1, 24, 40, 72)},
+        {"stride": [2, 2], "pad_amount": [[1, 0], [1, 0]]},
+        bits=8,
+    ),
+}
+
+
+def all_computed(loaded: OrtProgram, program: HtpProgram) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    (source,) = program.inputs
+    x = rng.normal(size=source.shape) if source.dtype.is_float else rng.integers(0, 256, source.shape)
+    arrays = {spec.name: np.zeros(spec.shape, spec.dtype.numpy) for spec in program.outputs}
+    run = loaded.bind({source.name: x.astype(source.dtype.numpy), **arrays})
+    for step in range(loaded.steps):
+        run.step(step)
+    return list(arrays.values())
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_long_ops_are_computed_in_pieces_with_the_same_result_and_stored_so(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    program = LONG[what]()
+    expected = all_computed(OrtEngine(yield_points=False).load(program), program)
+    assert all(result.std() > 0 for result in expected)
+    monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
+    uncut = OrtEngine().pack(program)
+    _cut_conv(monkeypatch, program, 3)
+    cuts = segments.cuts_of(program)
+    assert [len(ends) for ends in cuts.ends.values()] == [2]
+    loaded = OrtEngine().load(program)
+    assert loaded.steps == cuts.segments
+    packed = OrtEngine().pack(program)
+    again = loaded_from(packed)
+    assert again is not None
+    assert again.steps == loaded.steps
+    for one in (loaded, again):
+        for result, wanted in zip(all_computed(one, program), expected, strict=True):
+            np.testing.assert_array_equal(result, wanted)
+    assert stored_bytes(packed) == stored_bytes(uncut)
+    named = step_nodes(program, loaded.steps)
+    assert [names for names, _ in named].count(("conv",)) >= 3
+
+
+def stored_bytes(packed: PackedGraph) -> int:
+    return sum(blob.end - blob.begin for blob in packed.blobs)
+
+
+def test_the_parts_of_a_sequence_have_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its weights are in memory once."""
+    program = sequence(reverse=True)
+    _cut_conv(monkeypatch, program, 3)
+    monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
+    for loaded in (OrtEngine().load(program), loaded_from(OrtEngine().pack(program))):
+        assert loaded is not None
+        sessions = [id(stage.session) for stage in loaded._stages.stages if stage.called]
+        assert (len(sessions), len(set(sessions))) == (3, 1)

@@ -1,4 +1,4 @@
-"""A lowered program as sessions: optimised as a whole, then cut into segments, long convolutions into strips."""
+"""A lowered program as sessions: optimised as a whole, then cut into segments, long ops into strips."""
 
 from __future__ import annotations
 
@@ -45,9 +45,15 @@ from openhtp.engine.strips import (
     can_be_cut,
     cut_by_channels,
     cut_into_channels,
+    cut_into_columns,
     cut_into_strips,
+    cut_sequence,
+    give_states,
     is_channel_last,
+    is_sequence,
+    rounded_type,
     stays_in_strips,
+    weights_of,
 )
 from openhtp.engine.values import Rounding
 from openhtp.program.htp_program import HtpProgram
@@ -100,6 +106,8 @@ class _Cutting:
         self._known = {value.name: value for value in (*model.graph.input, *model.graph.output)}
         self._parts: list[SegmentModel] = []
         self._stages: list[SegmentSession] = []
+        # By the model's own names, the session that computes several strips.
+        self._common: dict[tuple[str, ...], tuple[SegmentModel, SegmentSession]] = {}
         self._buffers: dict[str, SegmentBuffer] = {}
         self._windows: dict[str, RowWindow] = {}
         self._cut_from: dict[str, FilterPart] = {}
@@ -109,7 +117,7 @@ class _Cutting:
     def run(self) -> PreparedSegments | None:
         """All parts and their sessions. None if the shape of something between two is not known."""
         outputs = [value.name for value in self._model.graph.output]
-        nodes = used_nodes(self._model.graph.node, outputs)
+        nodes = self._with_states(used_nodes(self._model.graph.node, outputs))
         runs = self._runs_in_strips(nodes, outputs)
         for segment in cut(nodes, outputs, _step_of, self._cuts.after, lambda node: runs.get(id(node))):
             strips = self._strips(segment)
@@ -119,7 +127,7 @@ class _Cutting:
                 if not self._learn(self._stages[-1]):
                     return None
             else:
-                self._open_strips(segment, *strips)
+                self._open_strips(strips)
         sizes = {name: buffer.nbytes for name, buffer in self._buffers.items()}
         slots, slot_bytes = share_memory(self._lives, sizes)
         placed = {name: dataclasses.replace(buffer, slot=slots[name]) for name, buffer in self._buffers.items()}
@@ -129,16 +137,29 @@ class _Cutting:
             {part.of: self._external[part.of] for part in self._cut_from.values()},
         )
 
+    def _with_states(self, nodes: Sequence[Any]) -> list[Any]:
+        """The nodes, and those that give its first states to each sequence that is cut."""
+        given = []
+        for node in nodes:
+            if is_sequence(node) and _step_of(node) in self._cuts.ends:
+                given += give_states(node, self._initializers.__contains__)
+            given.append(node)
+        return given
+
     def _runs_in_strips(self, nodes: Sequence[Any], outputs: Sequence[str]) -> dict[int, str]:
-        """The convolution in whose strips a node is computed, by the node's identity."""
+        """The long op in whose strips a node is computed, by the node's identity."""
         readers = Counter(name for node in nodes for name in node.input)
         readers.update(outputs)
         runs: dict[int, str] = {}
+        heads: dict[str, Any] = {}
         carried: dict[str, str] = {}  # the run that makes a value which nothing but the next node reads
         for node in nodes:
-            run = carried.pop(node.input[0], None) if node.input and stays_in_strips(node) else None
-            if run is None and _step_of(node) in self._cuts.ends and (can_be_cut(node) or self._has_parts(node)):
+            run = carried.pop(node.input[0], None) if node.input else None
+            if run is not None and not stays_in_strips(heads[run], node):
+                run = None
+            if run is None and _step_of(node) in self._cuts.ends and self._can_be_cut(node):
                 run = node.output[0]
+                heads[run] = node
             if run is None:
                 continue
             runs[id(node)] = run
@@ -146,15 +167,22 @@ class _Cutting:
                 carried[node.output[0]] = run
         return runs
 
+    def _can_be_cut(self, node: Any) -> bool:
+        return can_be_cut(node) or is_sequence(node) or self._has_parts(node)
+
     def _has_parts(self, node: Any) -> bool:
-        """Whether a node is a convolution by channels whose filters can be taken apart."""
-        return cut_by_channels(node) and all(
+        """Whether a node is a product, or a convolution by channels, whose weights can be taken apart."""
+        weights = weights_of(node)
+        if weights is None and not cut_by_channels(node):
+            return False
+        return all(
             name in self._external or self._initializers[name].raw_data if name in self._initializers else False
-            for name in node.input[1:]
+            for name in node.input[weights or 1 :]
+            if name
         )
 
-    def _strips(self, segment: Segment) -> tuple[list[Strip], RowWindow] | None:
-        """The strips of a convolution that is long enough for it, and all of its result."""
+    def _strips(self, segment: Segment) -> list[Strip] | None:
+        """The strips of an op that is long enough for it."""
         node = segment.nodes[0]
         ends = self._cuts.ends.get(_step_of(node) or 0, ())
         if not ends or node.input[0] not in self._known:
@@ -165,37 +193,86 @@ class _Cutting:
         if len(segment.nodes) == 1 and can_be_cut(node):
             filters, zero = self._initializers[node.input[3]], self._initializers[node.input[7]]
             return cut_into_strips(node, source, filters.dims[0], numpy_type(zero.data_type), ends)
-        if self._has_parts(node) and all(map(stays_in_strips, segment.nodes[1:])):
-            return cut_into_channels(segment.nodes, source, self._initializers[node.input[1]].dims[0], ends)
-        return None
+        if len(segment.nodes) == 1 and is_sequence(node):
+            return cut_sequence(node, source, ends, segment.outputs)
+        if not self._has_parts(node) or not all(stays_in_strips(node, each) for each in segment.nodes[1:]):
+            return None
+        made = self._made_type(segment.nodes)
+        if weights_of(node) is not None:
+            shapes = {name: self._initializers[name].dims for name in node.input if name in self._initializers}
+            return cut_into_columns(segment.nodes, source, shapes, made, ends)
+        filters = self._initializers[node.input[1]].dims[1 if node.op_type == "ConvTranspose" else 0]
+        return cut_into_channels(segment.nodes, source, filters, made, ends)
 
-    def _open_strips(self, segment: Segment, strips: Sequence[Strip], whole: RowWindow) -> None:
+    def _made_type(self, nodes: Sequence[Any]) -> np.dtype[Any]:
+        """The type of what the last of a run's nodes makes."""
+        zero = {"QuantizeLinear": 2, "QGemm": 8}.get(nodes[-1].op_type)
+        if zero is None or len(nodes[-1].input) <= zero:
+            return rounded_type(nodes)
+        return numpy_type(self._initializers[nodes[-1].input[zero]].data_type)
+
+    def _open_strips(self, strips: Sequence[Strip]) -> None:
+        begun: set[str] = set()
         for strip in strips:
             self._windows |= strip.windows
-            if strip.source in strip.windows:
-                source = strip.windows[strip.source]
-                self._known[strip.source] = make_value_info(strip.source, onnx_type(source.dtype), source.shape)
+            for name in strip.reads:
+                if name in strip.windows:
+                    window = strip.windows[name]
+                    self._known[name] = make_value_info(name, onnx_type(window.dtype), window.shape)
             for name, part in strip.filters.items():
                 self._take_part(name, part)
             constants = (name for node in strip.nodes for name in node.input if name in self._initializers)
-            self._open(Segment(strip.nodes, (strip.source, *constants), (strip.written,)))
+            segment = Segment(strip.nodes, (*strip.reads, *constants), strip.writes)
+            if strip.called:
+                self._open_alike(segment, strip.called)
+            else:
+                self._open(segment)
+            reads, writes = (
+                {strip.windows[name].of if name in strip.windows else name for name in names}
+                for names in (strip.reads, strip.writes)
+            )
             # From the second strip on, the result is there already and has to stay.
-            writes = (whole.of,) if strip is strips[0] else ()
-            source_of = strip.windows[strip.source].of if strip.source in strip.windows else strip.source
-            self._lives.append(Segment((), (source_of, *(() if writes else (whole.of,))), writes))
-        self._keep(whole.of, whole.dtype, whole.shape)
+            self._lives.append(
+                Segment((), (*sorted(reads), *sorted(writes & begun)), tuple(sorted(writes - begun)))
+            )
+            begun |= writes
+            for value in strip.made:
+                self._keep(value.of, value.dtype, value.shape)
 
     def _take_part(self, name: str, part: FilterPart) -> None:
         """Make a constant of some entries of another."""
         whole = self._initializers[part.of]
-        tensor = TensorProto(name=name, data_type=whole.data_type, dims=(part.last - part.first, *whole.dims[1:]))
+        sizes = list(whole.dims)
+        sizes[part.axis] = part.last - part.first
+        tensor = TensorProto(name=name, data_type=whole.data_type, dims=sizes)
+        chosen = (slice(None),) * part.axis + (slice(part.first, part.last),)
         if part.of in self._external:
-            self._external[name] = self._external[part.of][part.first : part.last]
+            self._external[name] = np.ascontiguousarray(self._external[part.of][chosen])
             self._cut_from[name] = part
         else:
-            entry_bytes = len(whole.raw_data) // whole.dims[0]
-            tensor.raw_data = whole.raw_data[part.first * entry_bytes : part.last * entry_bytes]
+            entries = np.frombuffer(whole.raw_data, numpy_type(whole.data_type)).reshape(tuple(whole.dims))
+            tensor.raw_data = entries[chosen].tobytes()
         self._initializers[name] = tensor
+
+    def _open_alike(self, segment: Segment, called: Mapping[str, str]) -> None:
+        """Open a part of values that its session calls so; those of the same names have one session."""
+        own = tuple(called.values())
+        if own not in self._common:
+            for name, other in called.items():
+                if name in segment.inputs:
+                    value = self._known[name].type.tensor_type
+                    sizes: list[int | str] = [size.dim_value for size in value.shape.dim]
+                    free = [other, *sizes[1:]] if name in self._windows else sizes
+                    self._known[other] = make_value_info(other, value.elem_type, free)
+            inputs, outputs = (
+                tuple(called.get(name, name) for name in names) for names in (segment.inputs, segment.outputs)
+            )
+            self._open(Segment(segment.nodes, inputs, outputs))
+            self._common[own] = self._parts.pop(), self._stages.pop()
+        part, stage = self._common[own]
+        reads = tuple(name for name in segment.inputs if name in called)
+        self._parts.append(dataclasses.replace(part, inputs=reads, outputs=segment.outputs, called=called))
+        self._stages.append(SegmentSession(stage.session, reads, segment.outputs, called))
 
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known)

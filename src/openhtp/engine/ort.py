@@ -222,12 +222,7 @@ class OrtProgram:
         if self._stages.flowing:
             return FlowingRun(self._stages.stages, places)
         places = self._stages.with_buffers(places, self._spill_room)
-        bound = [
-            stage.session.bind(
-                {name: places[name] for name in stage.inputs}, {name: places[name] for name in stage.outputs}
-            )
-            for stage in self._stages.stages
-        ]
+        bound = [stage.bind(places) for stage in self._stages.stages]
         return OrtRun(bound, tuple(places.values()))
 
     def update(self, arrays: Mapping[str, Array]) -> None:

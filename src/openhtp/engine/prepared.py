@@ -57,7 +57,8 @@ class Unusable(Exception):
 class Constant(msgspec.Struct, frozen=True):
     """A large constant, and the number of the blob that holds its data, or what that is ``made`` from.
 
-    ``begin`` is the byte from which on it is a part of what the blob holds.
+    ``begin`` is the byte from which on it is a part of what the blob holds. If it is some columns of that,
+    ``row_bytes`` is how far its rows are from each other there.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Constant(msgspec.Struct, frozen=True):
     blob: Count
     made: Dequantized | None = None
     begin: Count | None = None
+    row_bytes: Count | None = None
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +76,10 @@ class Constant(msgspec.Struct, frozen=True):
 
 
 class PartWords(msgspec.Struct, frozen=True):
-    """One segment; constants by number, those that are read where they lie, and those of unshared forms."""
+    """One segment; constants by number, those that are read where they lie, and those of unshared forms.
+
+    ``called`` has the names of values that are others in the model.
+    """
 
     model: bytes
     inputs: list[str]
@@ -83,6 +88,7 @@ class PartWords(msgspec.Struct, frozen=True):
     in_place: list[Count] = []
     apart: list[Count] = []
     unpacked: bool = False
+    called: dict[str, str] = {}
 
 
 class BufferWords(msgspec.Struct, frozen=True):
@@ -140,10 +146,15 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
     blob_of = dict(zip(kept, blobs, strict=True))
 
     def words_of(name: str, array: Array) -> Constant:
-        whole = cut_from[name].of if name in cut_from else name
-        begin = None if whole is name else cut_from[name].first * (array.nbytes // array.shape[0])
+        part = cut_from.get(name)
+        whole = name if part is None else part.of
         made = origins[whole].how if whole in origins else None
-        return Constant(name, onnx_type(array.dtype), list(array.shape), blob_of[whole], made, begin)
+        begin = row_bytes = None
+        if part is not None:
+            entry_bytes = math.prod(array.shape[part.axis + 1 :]) * array.dtype.itemsize
+            begin = part.first * entry_bytes
+            row_bytes = kept[whole].shape[part.axis] * entry_bytes if part.axis else None
+        return Constant(name, onnx_type(array.dtype), list(array.shape), blob_of[whole], made, begin, row_bytes)
 
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
@@ -162,6 +173,7 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
                 [numbers[name] for name in sorted(part.in_place)],
                 [numbers[name] for name in sorted(part.apart)],
                 part.unpacked,
+                dict(part.called),
             )
             for part in prepared.parts
         ],
@@ -202,7 +214,11 @@ def open_prepared(
         words.name: RowWindow(words.of, words.begin, _dtype(words.dtype), tuple(words.shape))
         for words in manifest.windows
     }
-    staged = Staged(tuple(workshop.make(makings)), buffers, tuple(manifest.slot_bytes), windows)
+    stages = [
+        dataclasses.replace(made, inputs=tuple(words.inputs), outputs=tuple(words.outputs), called=words.called)
+        for made, words in zip(workshop.make(makings), manifest.parts, strict=True)
+    ]
+    staged = Staged(tuple(stages), buffers, tuple(manifest.slot_bytes), windows)
     inspect_sessions(staged, info)
     return staged, manifest.native_kv
 
@@ -239,11 +255,9 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     model = with_free_sizes(words.model) if workshop.shares_forms else words.model
     key = msgspec.msgpack.encode(
         (
-            model,
-            words.inputs,
-            words.outputs,
+            model,  # which names what it reads and writes
             [
-                (one.name, one.dtype, one.shape, one.made, one.begin, packed.blobs[one.blob].place)
+                (one.name, one.dtype, one.shape, one.made, one.begin, one.row_bytes, packed.blobs[one.blob].place)
                 for one in constants
             ],
             threads,
@@ -253,14 +267,16 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     def make() -> SegmentSession:
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
-        outside = [one for one in constants if one.name not in in_place]
+        # What only parts are taken of is read once for all of them.
+        held = in_place | {one.name for one in constants if one.row_bytes is not None}
+        outside = [one for one in constants if one.name not in held]
         others = list(dict.fromkeys(one.blob for one in outside))
         with _ROOMS.room(sum(packed.blobs[number].end - packed.blobs[number].begin for number in others)) as room:
             read = _data_of(packed, manifest, others, room)
             arrays = {
                 constant.name: (
                     _held_array(packed, manifest, constant, workshop)
-                    if constant.name in in_place
+                    if constant.name in held
                     else _array(constant, read[constant.blob])
                 )
                 for constant in constants
@@ -325,11 +341,14 @@ def decode(section: FileSection, stored: memoryview) -> memoryview:
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:
     """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
 
+    in_columns = constant.row_bytes is not None  # of these, a copy is made anyway
+
     def make() -> Array:
         array = _whole(constant, _data_of(packed, manifest, [constant.blob])[constant.blob])
-        return aligned(array) if _is_own(packed, constant) else aligned_copy(array)
+        return array if in_columns else aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
-    shared = workshop.hold((packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made)), make)
+    key = (packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made), in_columns)
+    shared = workshop.hold(key, make)
     return _typed(constant, shared.reshape(-1).view(np.uint8).data)
 
 
@@ -348,11 +367,23 @@ def _whole(constant: Constant, data: memoryview) -> Array:
 
 
 def _typed(constant: Constant, data: memoryview) -> Array:
-    if constant.begin is not None:
+    if constant.begin is not None and constant.row_bytes is None:
         data = data[constant.begin : constant.begin + constant.nbytes]
+    elif constant.begin is not None and constant.row_bytes is not None:
+        data = _columns(constant, data, constant.begin, constant.row_bytes)
     if constant.nbytes != data.nbytes:
         raise Unusable(f"constant {constant.name!r} has another size than its data")
     return np.frombuffer(data, _dtype(constant.dtype)).reshape(constant.shape)
+
+
+def _columns(constant: Constant, data: memoryview, begin: int, row_bytes: int) -> memoryview:
+    """Some columns of what a blob holds, in memory of their own."""
+    rows, rest = divmod(data.nbytes, row_bytes) if row_bytes else (0, 1)
+    wide = constant.nbytes // rows if rows else 0
+    if rest or begin + wide > row_bytes:
+        raise Unusable(f"constant {constant.name!r} is no part of its data")
+    table = np.frombuffer(data, np.uint8).reshape(rows, row_bytes)
+    return np.ascontiguousarray(table[:, begin : begin + wide]).reshape(-1).data
 
 
 def _buffers(manifest: Manifest) -> dict[str, SegmentBuffer]:
@@ -455,7 +486,7 @@ def inspect_part(data: bytes, constants: Collection[str]) -> None:
 def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape.
 
-    What is made in windows is made when its last byte is, each window right behind the one before.
+    What is made in windows is made when all its bytes are, each window right behind those before it, or in front.
     """
     specs = (*info.inputs, *info.updateable_statics)
     inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in specs}
@@ -463,13 +494,13 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     whole_bytes = _windows_in_bounds(staged, info)
     written: set[str] = set()
-    begun: dict[str, int] = {}
+    begun: dict[str, tuple[int, int]] = {}
     for stage in staged.stages:
         reads = inputs | {name: between[name] for name in written if name in between}
         windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
         seen = {name: end for name, end in windows.items() if staged.windows[name].of in reads}
-        _check_ends(stage.session.inputs(), stage.inputs, reads | seen)
-        _check_ends(stage.session.outputs(), stage.outputs, outputs | between | windows)
+        _check_ends(stage.session.inputs(), stage.inputs, stage.called, reads | seen)
+        _check_ends(stage.session.outputs(), stage.outputs, stage.called, outputs | between | windows)
         if written.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
         for name in stage.outputs:
@@ -477,10 +508,12 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
                 written.add(name)
                 continue
             window = staged.windows[name]
-            if window.of in written or window.begin != begun.get(window.of, 0):
+            end = window.begin + window.nbytes
+            first, last = begun.get(window.of, (end, end))
+            if window.of in written or (window.begin != last and end != first):
                 raise Unusable(f"value {window.of!r} is made twice, or with a gap")
-            begun[window.of] = window.begin + window.nbytes
-            if begun[window.of] == whole_bytes[window.of]:
+            begun[window.of] = min(first, window.begin), max(last, end)
+            if begun[window.of] == (0, whole_bytes[window.of]):
                 written.add(window.of)
     if not written.issuperset(outputs):
         raise Unusable("an output is never made")
@@ -503,9 +536,13 @@ def _agrees(value: End, known: _End | None) -> bool:
     return all(isinstance(own, str) or own == size for own, size in zip(value.shape, known[1], strict=True))
 
 
-def _check_ends(values: list[End], names: tuple[str, ...], known: Mapping[str, _End]) -> None:
-    if sorted(value.name for value in values) != sorted(names):
+def _check_ends(
+    values: list[End], names: tuple[str, ...], called: Mapping[str, str], known: Mapping[str, _End]
+) -> None:
+    name_of = {called.get(name, name): name for name in names}
+    if len(name_of) != len(names) or sorted(value.name for value in values) != sorted(name_of):
         raise Unusable("a part reads or makes other values than it says")
     for value in values:
-        if not _agrees(value, known.get(value.name)):
-            raise Unusable(f"value {value.name!r} has another type or shape, or comes from nowhere")
+        name = name_of[value.name]
+        if not _agrees(value, known.get(name)):
+            raise Unusable(f"value {name!r} has another type or shape, or comes from nowhere")

@@ -3,7 +3,7 @@
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
 machine a cut costs some 15 microseconds, most of it as the computing left nothing of what is done there in the
 caches. So steps are joined to segments of at most 4 % of the whole or 0.6 ms, whichever is longer.
-A convolution that takes about as long, or longer, is computed in strips (``strips.py``).
+A convolution, a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openhtp.engine.strips import CHANNEL_BLOCK
+from openhtp.core.tensor import TensorKind
+from openhtp.engine.strips import CHANNEL_BLOCK, COLUMN_BLOCK
 from openhtp.ops import Work, op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 
@@ -31,12 +32,14 @@ _BYTES_PER_SECOND = 3e10
 _CACHED_BYTES = 8 << 20
 # Weights are read once and come from farther away.
 _WEIGHT_BYTES_PER_SECOND = 1.5e10
+# An 8-bit convolution that puts more together at once than that takes longer than in pieces.
+_PUT_TOGETHER_BYTES = 8 << 20
 # The pixels under a window are put together before they are multiplied: a piece of memory for each, and its bytes.
 _PIECES_PER_SECOND = 1e9
 # No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
 _LONGEST_SHARE = 0.04
 _SEGMENT_SECONDS = 6e-4
-# A strip is shorter: how long a convolution of an image takes differs most from machine to machine.
+# A convolution's strip is shorter: how long one of an image takes differs most from machine to machine.
 _STRIP_SHARE = 0.7
 # What a cut costs, apart from what crosses it.
 _CUT_SECONDS = 1.5e-5
@@ -64,6 +67,10 @@ _SLOWER = {
 _AS_SAID = (1.0, 1.0)
 # A convolution that makes more pixels than it reads: it has no integer kernel, and adds results up in memory.
 _UPSAMPLING = (4.0, 2.1)
+# The states of a sequence are a row each, too few to be multiplied fast.
+_SEQUENCE = (2.2, 2.2)
+# To begin a node; in 8 bits most are several of the runtime's.
+_BEGIN_SECONDS = (1e-5, 4e-6)
 # A convolution of a picture has to put the few channels of its pixels together first.
 _PICTURE_CHANNELS = 4
 _PICTURE = (3.0, 1.3)
@@ -86,23 +93,23 @@ class ReadPattern:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a program is cut: after how many steps, and inside which, at the ends of rows or channels.
+    """Where a program is cut: after how many steps, and inside which, after how many rows, channels or the like.
 
-    ``input_apart``: the first step is cut, and what it reads is rounded and put in order in a segment before it.
+    Before the steps in ``apart``, which are cut, what they read is put in order in a segment of its own.
     """
 
     after: tuple[int, ...] = ()
     ends: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    input_apart: bool = False
+    apart: frozenset[int] = frozenset()
 
     @property
     def segments(self) -> int:
         """How many segments that makes."""
-        return 1 + len(self.after) + sum(map(len, self.ends.values())) + self.input_apart
+        return 1 + len(self.after) + sum(map(len, self.ends.values())) + len(self.apart)
 
     def segments_from(self, step: int) -> int:
         """How many segments begin with this step, if any does."""
-        return 1 + len(self.ends.get(step, ())) + (self.input_apart and step == 0)
+        return 1 + len(self.ends.get(step, ())) + (step in self.apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +156,14 @@ def _seconds(program: HtpProgram, node: HtpNode) -> float:
     slower = _SLOWER.get(op.kind or "", _AS_SAID)
     if op.kind == "conv" and _adds_pixels(program, node):
         slower = _UPSAMPLING
+    elif op.name == "Lstm":
+        slower = _SEQUENCE
     elif op.kind == "conv" and window is not None and window.pieces and window.depth <= _PICTURE_CHANNELS:
         slower = _PICTURE
     seconds = slower[0 if integer else 1] * node_seconds(node.work, integer=integer, window=window)
     if integer and op.kind == "batchnorm":
         seconds += math.prod(result.shape[:-1]) / _SCALED_PIXELS_PER_SECOND
-    return seconds
+    return seconds + _BEGIN_SECONDS[0 if integer else 1]
 
 
 def _adds_pixels(program: HtpProgram, node: HtpNode) -> bool:
@@ -211,10 +220,35 @@ def cuts_of(program: HtpProgram) -> Cuts:
     longest = longest_seconds(sum(seconds))
     ends = {}
     for number, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
-        if time > longest * _STRIP_SHARE and (possible := _possible_ends(program, step)):
-            ends[number] = even_ends(possible, -(-time // (longest * _STRIP_SHARE)))
-    input_apart = 0 in ends and program.tensors[_cut_node(program, program.steps[0]).outputs[0]].dtype.is_float
-    return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, input_apart)
+        limit = longest * (_STRIP_SHARE if op_of(_cut_node(program, step)).kind in _CONVOLUTIONS else 1.0)
+        in_cache = _pieces_in_cache(program, step)
+        if (time > limit or in_cache > 1) and (possible := _possible_ends(program, step)):
+            ends[number] = even_ends(possible, max(-(-time // limit), in_cache))
+    apart = frozenset(step for step in ends if _is_apart(program, step, ends))
+    return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, apart)
+
+
+def _is_apart(program: HtpProgram, step: int, ends: Collection[int]) -> bool:
+    """Whether what a cut step reads has to be put in order first, and no other segment can do that."""
+    node = _cut_node(program, program.steps[step])
+    if step == 0:
+        return program.tensors[node.outputs[0]].dtype.is_float or _is_float_inside(program, node)
+    before = _cut_node(program, program.steps[step - 1])
+    return step - 1 in ends and any(_is_float_inside(program, each) for each in (before, node))
+
+
+def _is_float_inside(program: HtpProgram, node: HtpNode) -> bool:
+    """Whether an 8-bit convolution is computed in floats."""
+    return node.op == "TransposeConv2d" and program.tensors[node.outputs[0]].dtype.bits == 8
+
+
+def _pieces_in_cache(program: HtpProgram, step: Step) -> int:
+    """Into how many pieces to cut a convolution so that what it puts together for each stays in the cache."""
+    node = _cut_node(program, step)
+    window = _window(program, node)
+    if window is None or program.tensors[node.outputs[0]].dtype.bits != 8:
+        return 1
+    return -(-window.pieces * window.depth // _PUT_TOGETHER_BYTES)
 
 
 def _cut_node(program: HtpProgram, step: Step) -> HtpNode:
@@ -222,17 +256,26 @@ def _cut_node(program: HtpProgram, step: Step) -> HtpNode:
 
 
 def _possible_ends(program: HtpProgram, step: Step) -> Sequence[int]:
-    """Where a step may be left: after rows where the runtime computes channel-last, after channels in floats."""
+    """Where a step may be left: after rows where the runtime computes channel-last, after channels in floats.
+
+    Products with constant weights, after some columns; sequences, after each step in time.
+    """
     if program.source.is_dynamic:
         return ()
     node = _cut_node(program, step)
     op = op_of(node)
-    if op.weights is None:
-        return ()
-    tensors = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs) if name is not None]
+    tensors = [program.tensors[name] for name in (*node.inputs[:2], *node.outputs[:1]) if name is not None]
     source, result = tensors[0], tensors[-1]
-    if not source.shape[0] == result.shape[0] == 1:
+    if op.name == "Lstm":
+        return _possible_times(program, node)
+    if op.kind in _PRODUCTS:
+        constant = len(tensors) > 2 and tensors[1].kind is TensorKind.STATIC and tensors[1].rank == 2
+        return range(COLUMN_BLOCK, result.shape[-1], COLUMN_BLOCK) if constant else ()
+    if op.weights is None or not source.shape[0] == result.shape[0] == 1:
         return ()
+    if op.name == "TransposeConv2d":
+        whole = tensors[1].shape[2] == source.shape[-1] and node.params.get("group", 1) == 1
+        return range(CHANNEL_BLOCK, result.shape[-1], CHANNEL_BLOCK) if whole else ()
     if all(spec.dtype.is_fixed_point and spec.dtype.bits == 8 for spec in tensors):
         return step.rows
     if (
@@ -242,6 +285,17 @@ def _possible_ends(program: HtpProgram, step: Step) -> Sequence[int]:
     ):
         return ()  # of a convolution in groups, all filters of a group belong together
     return range(CHANNEL_BLOCK, result.shape[-1], CHANNEL_BLOCK)
+
+
+_PRODUCTS = {"matmul", "fully_connected"}
+_CONVOLUTIONS = {"conv", "depthwise"}
+
+
+def _possible_times(program: HtpProgram, node: HtpNode) -> Sequence[int]:
+    """The steps of a sequence after which it may be left."""
+    shape = program.tensors[node.inputs[0] or ""].shape
+    time_major = program.source.resolved(node).params["time_major"]
+    return range(1, shape[0 if time_major else 1]) if len(shape) == 3 else ()
 
 
 def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
@@ -299,12 +353,12 @@ def cut(
     the later one; a node that it made up itself goes with what it reads or, reading nothing, with what reads it.
     Nodes of a run of their own, which ``run_of`` names, are a segment.
     """
+    steps = _own_steps(nodes, step_of, run_of)
     numbers: dict[int, int] = {}
     segment_of: dict[str, int] = {}
     for index, node in enumerate(nodes):
-        step = step_of(node)
         known = [segment_of[name] for name in node.input if name in segment_of]
-        if step is not None:
+        if (step := steps[index]) is not None:
             known.append(bisect.bisect_right(cuts, step))
         if known:
             numbers[index] = max(known)
@@ -319,8 +373,61 @@ def cut(
     parts: list[list[Any]] = [[] for _ in range(len(cuts) + 1)]
     for index, node in enumerate(nodes):
         parts[numbers[index]].append(node)
-    apart = (list(run) for part in parts for _, run in itertools.groupby(part, run_of))
-    return _with_borders([tuple(part) for part in apart], outputs)
+    return _with_borders([tuple(part) for part in _runs_apart(parts, run_of)], outputs)
+
+
+def _own_steps(
+    nodes: Sequence[Any], step_of: Callable[[Any], int | None], run_of: Callable[[Any], str | None]
+) -> list[int | None]:
+    """The step of each node; what a run reads is no later than the run.
+
+    Of what two steps compute alike the runtime makes one node, and names it after either.
+    """
+    steps: list[int | None] = [None] * len(nodes)
+    wanted: dict[str, int] = {}
+    for index in reversed(range(len(nodes))):
+        node = nodes[index]
+        step = step_of(node)
+        if step is None:
+            continue
+        steps[index] = step = min([step, *(wanted[name] for name in node.output if name in wanted)])
+        if run_of(node) is not None:
+            wanted |= {name: min(wanted.get(name, step), step) for name in node.input}
+    return steps
+
+
+def _runs_apart(parts: Sequence[Sequence[Any]], run_of: Callable[[Any], str | None]) -> list[list[Any]]:
+    """The parts, and runs as parts of their own.
+
+    What stands beside a run is put to the part before or after it: to compute it by itself is not worth a cut.
+    """
+    groups: list[list[Any]] = []
+    plain: list[Any] | None = None  # the last group that is no run
+    since: set[str] = set()  # made after that
+    later: list[Any] = []  # what is to go to the next such group
+    for part in parts:
+        has_run = any(run_of(node) is not None for node in part)
+        met = False
+        for run, found in itertools.groupby(part, run_of):
+            group = list(found)
+            reads = {name for node in group for name in node.input}
+            if run is not None:
+                if later and reads.intersection(name for node in later for name in node.output):
+                    groups.append(later)
+                    later = []
+                groups.append(group)
+                met = True
+            elif has_run and met:
+                later += group
+            elif has_run and plain is not None and not reads & since:
+                plain += group
+                continue
+            else:
+                plain, later, since = [*later, *group], [], set()
+                groups.append(plain)
+                continue
+            since.update(name for node in group for name in node.output)
+    return [*groups, later] if later else groups
 
 
 def _with_borders(parts: Sequence[tuple[Any, ...]], outputs: Sequence[str]) -> list[Segment]:
@@ -363,5 +470,5 @@ def share_memory(segments: Sequence[Segment], nbytes: Mapping[str, int]) -> tupl
             sizes[slot] = max(sizes[slot], nbytes[name])
             slot_of[name] = slot
         # Freed only now: a segment must not write where it still reads.
-        free += [slot for name, slot in slot_of.items() if last_read[name] == number]
+        free += [slot for name, slot in slot_of.items() if last_read.get(name) == number]
     return slot_of, sizes

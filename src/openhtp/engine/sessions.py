@@ -25,7 +25,7 @@ from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedF
 from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
 from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
-from openhtp.engine.opened import ComputeSession, PackagedSession
+from openhtp.engine.opened import BoundSession, ComputeSession, PackagedSession
 from openhtp.engine.strips import FilterPart, RowWindow
 from openhtp.program.container import digest
 
@@ -54,11 +54,17 @@ _NOT_SHARING = {"QLinearConv"}
 
 @dataclass(frozen=True, slots=True)
 class SegmentSession:
-    """One segment's session and the names it reads and writes."""
+    """One segment's session and the values it reads and writes; ``called``: where it has other names for them."""
 
     session: ComputeSession
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def bind(self, places: Mapping[str, Array]) -> BoundSession:
+        """Let the session read and write values where they lie."""
+        inputs = {self.called.get(name, name): places[name] for name in self.inputs}
+        return self.session.bind(inputs, {self.called.get(name, name): places[name] for name in self.outputs})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class SegmentModel:
 
     Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
     makes a form of its own, which sessions can share unless the constant is ``apart``. With
-    ``unpacked`` it makes none at all. ``cut_from`` has those that are parts of larger constants.
+    ``unpacked`` it makes none at all. ``cut_from`` has those that are parts of larger constants. Segments that
+    differ in nothing but the values that they read and write have one session, which has names of its own for
+    them: ``called``.
     """
 
     model: bytes
@@ -78,6 +86,7 @@ class SegmentModel:
     apart: frozenset[str] = frozenset()
     unpacked: bool = False
     cut_from: Mapping[str, FilterPart] = dataclasses.field(default_factory=dict)
+    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def open(
         self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True, flowing: bool = False
@@ -89,7 +98,7 @@ class SegmentModel:
         """
         side = None if flowing else native()
         session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
-        return SegmentSession(session, self.inputs, self.outputs)
+        return SegmentSession(session, self.inputs, self.outputs, self.called)
 
     def _native(self, side: Native, threads: int, forms: SharedForms | None, *, lasting: bool) -> NativeSession:
         constants = {

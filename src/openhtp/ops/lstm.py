@@ -212,12 +212,18 @@ def _emit_whole(node: Node, e: Emitter, x: str) -> tuple[str, str, str]:
 
     Biases are weights of one more feature that is always 1. The runtime, given biases, turns NaN into numbers.
     """
+    _, batch, _ = _sizes(node)
     units = node.shape(1)[0]
     first = e.ints([0])
     biases = e.node("Unsqueeze", [_stacked(e, _BIASES, 1), e.ints([2])])
     weights = e.node("Concat", [_stacked(e, _FROM_INPUT, 2), biases], axis=2)
     x = e.node("Pad", [x, e.ints([0, 0, 0, 0, 0, 1]), e.floats(1.0)])
-    states = [e.node("Unsqueeze", [e.value(number), first]) if node.has(number) else "" for number in (10, 11)]
+    states = [
+        e.node("Unsqueeze", [e.value(number), first])
+        if node.has(number)
+        else e.const(np.zeros((1, batch, units), np.float32))
+        for number in (10, 11)
+    ]
     inputs = [x, weights, _stacked(e, _FROM_HIDDEN, 2), "", "", *states]
     direction = "reverse" if node.params["direction"] else "forward"
     out, hidden, cell = e.nodes("LSTM", inputs, 3, hidden_size=units, direction=direction)
