@@ -167,3 +167,20 @@ def test_what_is_held_is_made_once_and_a_failure_is_everybodys() -> None:
         for _ in range(2):
             with pytest.raises(ValueError, match="no good"):
                 workshop.hold(b"b", fail)
+
+
+def test_data_for_so_many_uses_is_kept_no_longer() -> None:
+    made: list[int] = []
+
+    def make() -> np.ndarray:
+        made.append(len(made))
+        return np.zeros(3)
+
+    with Workshop() as workshop:
+        held = [workshop.hold("key", make, 2) for _ in range(2)]
+        assert held[0] is held[1]
+        assert made == [0]
+        assert workshop.hold("key", make, 2) is not held[0]
+        assert made == [0, 1]
+        kept = workshop.hold("other", make)
+        assert all(workshop.hold("other", make) is kept for _ in range(3))

@@ -289,7 +289,13 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             except Exception as error:  # the runtime's own have no base in common
                 raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
-    sizes = {constant.blob: constant.nbytes for constant in constants}
+    # Parts of one whole count alike, so that they are made one after the other and the whole is given back then.
+    sizes = {
+        one.blob: one.nbytes
+        if one.row_bytes is None
+        else packed.blobs[one.blob].end - packed.blobs[one.blob].begin
+        for one in constants
+    }
     return Making(digest(memoryview(key)), sum(sizes.values()), make, starts_threads=threads > 1)
 
 
@@ -348,8 +354,17 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
         return array if in_columns else aligned(array) if _is_own(packed, constant) else aligned_copy(array)
 
     key = (packed.blobs[constant.blob].place, msgspec.msgpack.encode(constant.made), in_columns)
-    shared = workshop.hold(key, make)
+    shared = workshop.hold(key, make, _column_parts(manifest, constant) if in_columns else None)
     return _typed(constant, shared.reshape(-1).view(np.uint8).data)
+
+
+def _column_parts(manifest: Manifest, whole: Constant) -> int:
+    """How many parts take columns of what this constant is a part of."""
+    return sum(
+        one.blob == whole.blob and one.made == whole.made and one.row_bytes is not None
+        for part in manifest.parts
+        for one in (manifest.constants[number] for number in part.constants)
+    )
 
 
 def _array(constant: Constant, data: memoryview) -> Array:

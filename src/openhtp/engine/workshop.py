@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -111,6 +111,7 @@ class Workshop:
         self._taken = 0
         self._made: dict[bytes, Future[SegmentSession]] = {}
         self._held: dict[Hashable, Future[Array]] = {}
+        self._used: Counter[Hashable] = Counter()
         self.shares_forms = shares_forms
         self._forms: SharedForms | None = None
 
@@ -137,8 +138,11 @@ class Workshop:
                 self._forms = SharedForms(side)
             return self._forms
 
-    def hold(self, key: Hashable, make: Callable[[], Array]) -> Array:
-        """Data that sessions read where it lies, made once for all that want it."""
+    def hold(self, key: Hashable, make: Callable[[], Array], uses: int | None = None) -> Array:
+        """Data that sessions read where it lies, made once for all that want it.
+
+        It is kept until all sessions are made, or until so many ``uses``.
+        """
         with self._lock:
             future = self._held.get(key)
             mine = future is None
@@ -149,7 +153,14 @@ class Workshop:
                 future.set_result(make())
             except BaseException as error:
                 future.set_exception(error)
-        return future.result()
+        held = future.result()
+        if uses is not None:
+            with self._lock:
+                self._used[key] += 1
+                if self._used[key] >= uses:
+                    self._held.pop(key, None)
+                    del self._used[key]
+        return held
 
     def make(self, makings: Sequence[Making]) -> list[SegmentSession]:
         """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.
