@@ -139,12 +139,12 @@ class _Cutting:
 
     def _with_states(self, nodes: Sequence[Any]) -> list[Any]:
         """The nodes, and those that give its first states to each sequence that is cut."""
-        given = []
+        all_nodes = []
         for node in nodes:
             if is_sequence(node) and _step_of(node) in self._cuts.ends:
-                given += give_states(node, self._initializers.__contains__)
-            given.append(node)
-        return given
+                all_nodes += give_states(node, self._initializers.__contains__)
+            all_nodes.append(node)
+        return all_nodes
 
     def _runs_in_strips(self, nodes: Sequence[Any], outputs: Sequence[str]) -> dict[int, str]:
         """The long op in whose strips a node is computed, by the node's identity."""
@@ -197,12 +197,12 @@ class _Cutting:
             return cut_sequence(node, source, ends, segment.outputs)
         if not self._has_parts(node) or not all(stays_in_strips(node, each) for each in segment.nodes[1:]):
             return None
-        made = self._made_type(segment.nodes)
+        dtype = self._made_type(segment.nodes)
         if weights_of(node) is not None:
             shapes = {name: self._initializers[name].dims for name in node.input if name in self._initializers}
-            return cut_into_columns(segment.nodes, source, shapes, made, ends)
+            return cut_into_columns(segment.nodes, source, shapes, dtype, ends)
         filters = self._initializers[node.input[1]].dims[1 if node.op_type == "ConvTranspose" else 0]
-        return cut_into_channels(segment.nodes, source, filters, made, ends)
+        return cut_into_channels(segment.nodes, source, filters, dtype, ends)
 
     def _made_type(self, nodes: Sequence[Any]) -> np.dtype[Any]:
         """The type of what the last of a run's nodes makes."""

@@ -268,15 +268,15 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
         # What only parts are taken of is read once for all of them.
-        held = in_place | {one.name for one in constants if one.row_bytes is not None}
-        outside = [one for one in constants if one.name not in held]
+        read_once = in_place | {constant.name for constant in constants if constant.row_bytes is not None}
+        outside = [one for one in constants if one.name not in read_once]
         others = list(dict.fromkeys(one.blob for one in outside))
         with _ROOMS.room(sum(packed.blobs[number].end - packed.blobs[number].begin for number in others)) as room:
             read = _data_of(packed, manifest, others, room)
             arrays = {
                 constant.name: (
                     _held_array(packed, manifest, constant, workshop)
-                    if constant.name in held
+                    if constant.name in read_once
                     else _array(constant, read[constant.blob])
                 )
                 for constant in constants
@@ -291,10 +291,8 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
 
     # Parts of one whole count alike, so that they are made one after the other and the whole is given back then.
     sizes = {
-        one.blob: one.nbytes
-        if one.row_bytes is None
-        else packed.blobs[one.blob].end - packed.blobs[one.blob].begin
-        for one in constants
+        constant.blob: constant.nbytes if constant.row_bytes is None else _stored_bytes(packed, constant)
+        for constant in constants
     }
     return Making(digest(memoryview(key)), sum(sizes.values()), make, starts_threads=threads > 1)
 
@@ -360,11 +358,17 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
 
 def _column_parts(manifest: Manifest, whole: Constant) -> int:
     """How many parts take columns of what this constant is a part of."""
+    parts_of = (manifest.constants[number] for part in manifest.parts for number in part.constants)
     return sum(
-        one.blob == whole.blob and one.made == whole.made and one.row_bytes is not None
-        for part in manifest.parts
-        for one in (manifest.constants[number] for number in part.constants)
+        constant.blob == whole.blob and constant.made == whole.made and constant.row_bytes is not None
+        for constant in parts_of
     )
+
+
+def _stored_bytes(packed: PackedGraph, constant: Constant) -> int:
+    """Bytes of what a constant is a part of."""
+    section = packed.blobs[constant.blob]
+    return section.end - section.begin
 
 
 def _array(constant: Constant, data: memoryview) -> Array:

@@ -408,8 +408,8 @@ def _runs_apart(parts: Sequence[Sequence[Any]], run_of: Callable[[Any], str | No
     for part in parts:
         has_run = any(run_of(node) is not None for node in part)
         met = False
-        for run, found in itertools.groupby(part, run_of):
-            group = list(found)
+        for run, grouped in itertools.groupby(part, run_of):
+            group = list(grouped)
             reads = {name for node in group for name in node.input}
             if run is not None:
                 if later and reads.intersection(name for node in later for name in node.output):

@@ -153,14 +153,14 @@ class Workshop:
                 future.set_result(make())
             except BaseException as error:
                 future.set_exception(error)
-        held = future.result()
+        array = future.result()
         if uses is not None:
             with self._lock:
                 self._used[key] += 1
                 if self._used[key] >= uses:
                     self._held.pop(key, None)
                     del self._used[key]
-        return held
+        return array
 
     def make(self, makings: Sequence[Making]) -> list[SegmentSession]:
         """All sessions, in this order. Long ones are begun first, so that no thread is left with one at the end.
