@@ -6,6 +6,7 @@ import gzip
 import json
 
 import pytest
+from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from openhtp.cli.main import app
@@ -99,3 +100,21 @@ def test_refusals(args, words):
     result = invoke(*args)
     assert result.exit_code == 2
     assert words in result.output.replace("\n", " ")
+
+
+def test_a_number_as_an_input(tmp_path):
+    """A scalar of the file has one axis on the HTP."""
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8]),
+        helper.make_tensor_value_info("gain", TensorProto.FLOAT, []),
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "gain"], ["y"])],
+        "g",
+        inputs,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    result = invoke("profile", tmp_path / "m.onnx", "--runs", 1, "-o", tmp_path / "p")
+    assert result.exit_code == 0, result.output

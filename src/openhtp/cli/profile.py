@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 import openhtp as htp
@@ -79,7 +80,11 @@ def profile(
             raise BadProfile(f"--level {level!r}; expected {', '.join(LEVELS)}")
         source = zoo_model(model) if model.startswith(ZOO) else Path(model)
         dims, frozen = parse_dims(dim), parse_freeze(freeze)
-        samples = samples_of(with_fixed_inputs(source, dims, frozen), inputs, mean, std)
+        # A number without axes has one on the HTP.
+        samples = [
+            {name: np.atleast_1d(array) for name, array in sample.items()}
+            for sample in samples_of(with_fixed_inputs(source, dims, frozen), inputs, mean, std)
+        ]
         graph = htp.onnx.load(source, dims=dims, freeze=frozen, data_format_config=data_format_config)
         output.mkdir(parents=True, exist_ok=True)
         with progress_console.status(f"running {runs} times"):
