@@ -96,8 +96,11 @@ def test_search_works_in_pages_that_are_opened_as_files(site: Path, open_page: C
     page.keyboard.press("Control+k")
     field = page.locator("input[placeholder='Search']:visible")
     field.fill("starvation")
-    page.wait_for_function("[...document.querySelectorAll('a')].some(link => /starving/.test(link.href))")
-    page.wait_for_function("/[0-9]+ results?/.test(document.body.innerText)")
+    # Locators also see what is in a shadow root, as the results are.
+    page.get_by_text(re.compile(r"^[0-9]+ results?$")).wait_for()
+    link = page.locator("a:visible", has_text="Find out why a model starves")
+    link.wait_for()
+    assert link.get_attribute("href").endswith("/tutorials/starving.html")
 
 
 def test_names_of_errors_differ_where_a_table_of_contents_shows_them() -> None:
