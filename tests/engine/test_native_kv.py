@@ -240,15 +240,23 @@ def test_a_binary_keeps_format_and_semantics(device: htp.Device) -> None:
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("side", ["key", "value"])
-def test_a_mirror_follows_every_change(side: str) -> None:
+def test_a_mirror_follows_every_change(
+    side: str, compiled: bool, head_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(native_kv, "sessions_side", lambda: None)
+    elif native_kv.sessions_side() is None:
+        pytest.skip("the C side was not compiled")
     rng = np.random.default_rng(1)
-    shape = (2, 1, 64, 768) if side == "key" else (2, 1, 768, 64)
+    shape = (2, 1, head_dim, 768) if side == "key" else (2, 1, 768, head_dim)
     native = np.zeros(shape, np.uint8)
     mirror = Mirror(hmx.side_of(side), native)
     for _ in range(60):
         begin, count = int(rng.integers(0, 760)), int(rng.integers(1, 8))
-        hmx.write_tokens(side, native, begin, rng.integers(0, 256, (2, 1, count, 64)).astype(np.uint8))
+        hmx.write_tokens(side, native, begin, rng.integers(0, 256, (2, 1, count, head_dim)).astype(np.uint8))
         upto = int(rng.integers(0, 25)) * 32
         mirror.follow(native, upto)
         expected = hmx.tokens_from_native(side, native)

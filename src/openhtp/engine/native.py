@@ -100,6 +100,8 @@ class Native:
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
+        places = (c_void_p,) * 3
+        self.follow = _function(library.openhtp_follow, None, c_int, *places, size, size, size, size, size)
         self.create_container = _function(library.openhtp_create_container, c_void_p, handle)
         self.release_session = _function(library.openhtp_release_session, None, c_void_p)
         self.release_bound = _function(library.openhtp_release_bound, None, c_void_p)

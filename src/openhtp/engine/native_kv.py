@@ -1,9 +1,9 @@
 """Computing with a native KV cache: the graph reads a flat mirror, which follows what the client writes in tiles.
 
 Un-tiling inside the graph would cost many times the attention itself. Instead, before a pass, the blocks of the
-cache that changed since the last pass are found by comparing with a copy, and only they are un-tiled. Whoever
-wrote them, and through which graph, does not matter. As on the HTP, places from where the new tokens land on read
-as zero, whatever the cache holds there.
+cache that changed since the last pass are found by comparing with a copy, and only they are un-tiled, by the C
+side (``native/sessions.c``) where there is one. Whoever wrote them, and through which graph, does not matter. As
+on the HTP, places from where the new tokens land on read as zero, whatever the cache holds there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from openhtp.core import status as st
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, Side, tokens_to_native
+from openhtp.engine.native import native as sessions_side
 from openhtp.program.htp_program import NativeKv
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Mirror:
         self.side = side
         self.flat = np.full(native.shape, _ZERO, np.uint8)
         self._last = np.zeros(native.shape, np.uint8)
-        self._last_place = self._last.ctypes.data
+        self._last_place, self._flat_place = self._last.ctypes.data, self.flat.ctypes.data
         self._blocks = 0
         self._holder: weakref.ref[object] | None = None
         if side is Side.KEY:
@@ -60,6 +61,8 @@ class Mirror:
             self._tiled = (-1, columns // 64, rows // 32, 2, 8, 32, 4)
             self._places = self.flat.reshape(-1, rows // 32, 8, 4, columns // 64, 2, 32)
             self._run_bytes, self._runs = 64 * BLOCK, self.flat.size // (rows * 64)
+        head_dim, context = (rows, columns) if side is Side.KEY else (columns, rows)
+        self._heads = native.size // (rows * columns), head_dim, context
         self._run_stride = native.size // self._runs
         self._old = self._last.reshape(self._tiled)
 
@@ -80,6 +83,13 @@ class Mirror:
         blocks, known = tokens // BLOCK, self._blocks
         if known > blocks:
             self._clear(blocks, known)
+        side = sessions_side()
+        if side is not None:
+            is_key = self.side is Side.KEY
+            here = native.__array_interface__["data"][0]
+            side.follow(is_key, here, self._last_place, self._flat_place, *self._heads, min(known, blocks), blocks)
+            self._blocks = blocks
+            return
         now = native.reshape(self._tiled)
         # The last known block is the one that tokens are being added to: it has nearly always changed.
         settled = max(0, min(known, blocks) - 1)

@@ -5,7 +5,8 @@
  * being filled in, to every library of custom operators; this is one, without operators. Functions are named by their
  * places in that table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
  *
- * At the end, and apart from sessions: stored weights of half precision are widened. */
+ * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
+ * caches follow them. */
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -345,4 +346,44 @@ API void openhtp_widen(const uint16_t *halves, float *floats, size_t count)
 #endif
     for (; place < count; place++)
         floats[place] = widened(halves[place]);
+}
+
+/* A native cache consists of patches of 32 by 32 signed numbers. In a patch, the numbers of one row of the mirror are
+ * 4 bytes apart. */
+enum { SIDE = 32, PATCH = SIDE * SIDE };
+
+static void untile_patch(const uint8_t *patch, uint8_t *flat, size_t row_bytes)
+{
+    for (size_t row = 0; row < SIDE; row++) {
+        const uint8_t *from = patch + row / 4 * 128 + row % 4;
+        uint8_t *to = flat + row * row_bytes;
+        for (size_t place = 0; place < SIDE; place++)
+            to[place] = from[place * 4] ^ 0x80;
+    }
+}
+
+/* Lets a flat mirror be what a native cache of some heads holds in its first `blocks` blocks of 32 tokens. `last` is
+ * the cache as the mirror shows it, in its first `known` blocks. Keys are [head_dim, context], values the other way. */
+API void openhtp_follow(int keys, const uint8_t *native, uint8_t *last, uint8_t *flat, size_t heads, size_t head_dim,
+                        size_t context, size_t known, size_t blocks)
+{
+    for (size_t head = 0; head < heads; head++) {
+        size_t begin = head * head_dim * context;
+        for (size_t block = 0; block < blocks; block++)
+            for (size_t part = 0; part < head_dim / SIDE; part++) {
+                size_t at = begin;
+                uint8_t *to = flat + begin;
+                if (keys) {
+                    at += block / 8 * 256 * head_dim + part * 8 * PATCH + block % 8 * PATCH;
+                    to += part * SIDE * context + block * SIDE;
+                } else {
+                    at += part / 2 * 64 * context + block * 2 * PATCH + part % 2 * PATCH;
+                    to += block * SIDE * head_dim + part * SIDE;
+                }
+                if (block < known && !memcmp(native + at, last + at, PATCH))
+                    continue;
+                memcpy(last + at, native + at, PATCH);
+                untile_patch(last + at, to, keys ? context : head_dim);
+            }
+    }
 }
