@@ -14,8 +14,12 @@ import pytest
 
 import openhtp as htp
 from openhtp import llm
+from openhtp.core.dtype import DType
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedFeature
+from openhtp.core.quant import ScaleOffset
 from openhtp.llm.config import RopeScaling, config_from
+from openhtp.llm.positions import stored_turns
+from openhtp.llm.quantizing import activation_encoding
 from openhtp.program.binary import read_binary
 from openhtp.program.sections import section_graphs
 from tests.llm.conftest import AUSTEN
@@ -83,6 +87,19 @@ def test_genie_turns_positions_as_the_checkpoint_does(tiny: llm.Llama, kind: str
     for divisors in (told["short-factor"], told["long-factor"]):
         np.testing.assert_allclose(np.cos(plain / divisors), np.ravel(cos)[:_HALF], atol=1e-6)
     json.dumps(told)
+
+
+def test_positions_are_cut_off_to_whole_steps_as_genie_does(tiny: llm.Llama) -> None:
+    quant = activation_encoding((-1.0, 1.0), DType.UFIXED_POINT_16)
+    angles = tiny.config.angles(0, 256)
+    cos, sin = stored_turns(angles, quant, np.dtype(np.uint16))
+    for stored, values in ((cos, np.cos(angles)), (sin, np.sin(angles))):
+        over = values / quant.scale - quant.offset - stored
+        assert over.min() >= 0
+        assert 0.9 < over.max() < 1
+    # An encoding that does not reach as far as 1 ends at its last step.
+    narrow = ScaleOffset(0.5 / 65535, 0)
+    assert stored_turns(angles, narrow, np.dtype(np.uint16))[0].max() == 65535
 
 
 @pytest.mark.parametrize("given", [96, -1, "x", [1, 2.5]])

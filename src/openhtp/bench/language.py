@@ -28,6 +28,7 @@ from openhtp.engine.lowering import lower_program
 from openhtp.engine.onnx_graph import model_bytes
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.llm.cache import KvCache, PartCache, part_shapes
+from openhtp.llm.positions import stored_turns
 from openhtp.program.binary import read_binary
 
 Array = npt.NDArray[Any]
@@ -305,10 +306,8 @@ class PlainLoop:
         arrays["input_ids"][0, 0] = token
         arrays["cache_index"][0] = position
         arrays["attention_mask"][..., position] = np.iinfo(arrays["attention_mask"].dtype).max
-        for name, values in zip(
-            ("position_ids_cos", "position_ids_sin"), self._config.rotations(position, 1), strict=True
-        ):
-            arrays[name][0, 0] = np.clip(np.rint(values / self._turns.scale) - self._turns.offset, 0, 65535)
+        cos, sin = arrays["position_ids_cos"], arrays["position_ids_sin"]
+        cos[0, 0], sin[0, 0] = stored_turns(self._config.angles(position, 1), self._turns, cos.dtype)
         outputs = dict(zip(self._names, self._session.run(self._outputs, self._feeds), strict=True))
         for layer in range(self._config.layers):
             arrays[f"past_key_{layer}_in"][..., position] = outputs[f"past_key_{layer}_out"][..., 0]

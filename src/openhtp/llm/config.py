@@ -103,8 +103,12 @@ class LlamaConfig:
 
         ``reach``: how many tokens the text may have, which some stretchings depend on; these unless given.
         """
-        angles = np.outer(np.arange(begin, begin + count), _frequencies(self, reach or begin + count))
+        angles = self.angles(begin, count, reach)
         return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def angles(self, begin: int, count: int, reach: int | None = None) -> npt.NDArray[np.float64]:
+        """How far each pair of a head's elements is turned, from position ``begin`` on; as for ``rotations``."""
+        return np.outer(np.arange(begin, begin + count), _frequencies(self, reach or begin + count))
 
 
 _ACTIVATIONS = ("silu", "gelu_tanh")

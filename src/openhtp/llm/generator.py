@@ -277,11 +277,11 @@ class Generator:
             rows = [logits async for logits in self._prefill()]
             return [choose(rows[-1][-1], how, chance)]
         logits = await self._pass(ar, [*fresh, *guesses])
-        chosen = [choose(self._real(logits[len(fresh) - 1]), how, chance)]
+        chosen = [self._chosen(logits[len(fresh) - 1], how, chance)]
         for index, guess in enumerate(guesses):
             if guess != chosen[-1]:
                 break
-            chosen.append(choose(self._real(logits[len(fresh) + index]), how, chance))
+            chosen.append(self._chosen(logits[len(fresh) + index], how, chance))
         # Guesses that were right are in the cache already; the last token never is.
         self._cache.advance(len(fresh) + len(chosen) - 1)
         return chosen
@@ -301,6 +301,10 @@ class Generator:
         logits = await self._sequencer.run(ar, tokens)
         self.stats.passes[ar] = self.stats.passes.get(ar, 0) + 1
         return logits
+
+    def _chosen(self, stored: npt.NDArray[Any], how: Sampling, chance: np.random.Generator) -> int:
+        """A token from a row of stored logits; the likeliest has the largest number, stored or real."""
+        return int(stored.argmax()) if how.is_greedy else choose(self._real(stored), how, chance)
 
     def _real(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         quant = self._sequencer.logits_encoding

@@ -23,7 +23,8 @@ from openhtp.core.units import bytes_in_words
 from openhtp.llm.bundle import Bundle
 from openhtp.llm.cache import KvCache, PartCache, part_shapes
 from openhtp.llm.graphs import hidden_name
-from openhtp.llm.quantizing import KV_ZERO
+from openhtp.llm.positions import stored_turns
+from openhtp.llm.quantizing import KV_ZERO, PRECISIONS
 from openhtp.program.sections import section_for
 from openhtp.runtime.calls.execution import Execution
 from openhtp.runtime.objects.context import Context
@@ -150,7 +151,8 @@ class Sequencer:
 
         While a part runs, the keys and values of the one before are written.
         """
-        await self._settle()
+        if self._under_way:
+            await self._settle()
         stages = self._stages.get(ar)
         if stages is None:
             stages = self._stages[ar] = self._make_stages(ar)
@@ -225,24 +227,28 @@ class Sequencer:
     def _turns(self, stage: _LoadedPart, count: int) -> tuple[Array, Array]:
         """Stored cosines and sines of at least the first ``count`` positions; more are kept for later."""
         if len(self._turned[0]) < count:
-            quant, kind = stage.turns, stage.inputs[_TURNS[0]].dtype
+            kind = stage.inputs[_TURNS[0]].dtype
             more = max(count, 2 * len(self._turned[0]), self.cache.context)
-            stored = [
-                np.rint(values / np.float32(quant.scale)) - np.float32(quant.offset)
-                for values in self._config.rotations(0, more, self._bundle.context)
-            ]
-            cos, sin = (np.clip(values, 0, np.iinfo(kind).max).astype(kind) for values in stored)
-            self._turned = cos, sin
+            self._turned = stored_turns(self._config.angles(0, more, self._bundle.context), stage.turns, kind)
         return self._turned
 
     def _fill_mask(self, mask: Array, ar: int) -> None:
+        attend, ignore = self._marks
+        start, valid = self.cache.index, self.cache.valid
+        mask[:, :valid] = attend
+        mask[:, valid:] = ignore
+        if ar == 1:
+            mask[0, start] = attend
+        else:
+            mask[:, start : start + ar] = np.where(np.tri(ar, dtype=bool), attend, ignore)
+
+    @functools.cached_property
+    def _marks(self) -> tuple[int, int]:
+        """How a mask says that a place takes part, and that it does not."""
         pattern = self._bundle.about.masked_softmax
-        attend = {"A": 0, "B": 1, "C": 1}.get(pattern, np.iinfo(mask.dtype).max)
-        ignore = 1 if pattern == "A" else 0
-        start = self.cache.index
-        mask[:, : self.cache.valid] = attend
-        mask[:, self.cache.valid :] = ignore
-        mask[:, start : start + ar] = np.where(np.tri(ar, dtype=bool), attend, ignore)
+        if pattern:
+            return (0, 1) if pattern == "A" else (1, 0)
+        return (1 << PRECISIONS[self._bundle.about.precision].activation.bits) - 1, 0
 
     # Memory
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from openhtp.core.checks import items_of, real_number, shown, whole_number
 from openhtp.core.errors import BadModel, UnsupportedFeature
+from openhtp.core.quant import ScaleOffset
 
 _KINDS = ("llama3", "linear", "yarn", "longrope")
 # Turns within the original context, between which YaRN passes from stretched to plain frequencies.
@@ -74,6 +75,19 @@ def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None, reach:
     """Radians a token for each pair of a head's elements, in a text of up to ``reach`` tokens."""
     plain = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     return plain if scaling is None else scaling.stretched(plain, theta, reach)
+
+
+def stored_turns(
+    angles: npt.NDArray[np.float64], quant: ScaleOffset, kind: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Cosines and sines of positions as graphs get them: cut off to whole steps, as Genie does.
+
+    So the same bundle writes the same text here and under Genie. Rounding would be half a step closer, which no
+    result shows but that of two tokens that are equally likely.
+    """
+    steps = (np.floor(values / quant.scale - quant.offset) for values in (np.cos(angles), np.sin(angles)))
+    cos, sin = (np.clip(whole, 0, np.iinfo(kind).max).astype(kind) for whole in steps)
+    return cos, sin
 
 
 def scaling_from(value: Any, *, context: int, original: Any, head_dim: int) -> RopeScaling | None:
