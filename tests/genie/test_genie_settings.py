@@ -75,6 +75,43 @@ def test_a_bundle_of_another_chip_is_refused(folder: Path) -> None:
         bundle.chip("SM8650")
 
 
+def _made_for(soc: str, binary: bytes) -> bytes:
+    with htp.Backend() as backend:
+        return backend.create_device(soc=soc).create_context_from_binary(binary).get_binary()
+
+
+def test_extensions_of_another_chip_are_refused(folder: Path) -> None:
+    part, extensions = folder / "part_1_of_1.bin", folder / "extensions.json"
+    extensions.write_text(json.dumps({"devices": [{"soc_model": 57}]}))
+
+    def name_them(dialog: Any) -> None:
+        dialog["engine"]["backend"]["extensions"] = extensions.name
+
+    assert _changed(folder, name_them).chip(None) == "SM8650"
+    part.write_bytes(_made_for("SM8750", part.read_bytes()))
+    with pytest.raises(BadBinary, match=r"made for SM8750, and SM8650 is asked for by '.*extensions.json'"):
+        GenieBundle.at(folder).chip(None)
+    extensions.write_text(json.dumps({"devices": [{"soc_model": 69}]}))
+    assert GenieBundle.at(folder).chip(None) == "SM8750"
+    for other in ("no JSON", "[]", '{"devices": []}', '{"devices": [{"soc_model": 12345}]}'):
+        extensions.write_text(other)
+        assert GenieBundle.at(folder).chip(None) == "SM8750", "Genie reads it itself"
+
+
+def test_parts_of_two_chips_are_refused(folder: Path) -> None:
+    part, second = folder / "part_1_of_1.bin", folder / "part_2_of_2.bin"
+    second.write_bytes(_made_for("SM8650", part.read_bytes()))
+    part.write_bytes(_made_for("SM8750", part.read_bytes()))
+
+    def name_both(dialog: Any) -> None:
+        dialog["engine"]["model"]["binary"]["ctx-bins"] = [part.name, second.name]
+
+    with pytest.raises(
+        BadBinary, match=r"part_2_of_2.bin' was made for SM8650, and .*part_1_of_1.bin' for SM8750"
+    ):
+        _changed(folder, name_both).chip(None)
+
+
 def test_a_binary_of_another_format_is_refused(folder: Path) -> None:
     (folder / "part_1_of_1.bin").write_bytes(b"\x00" * 4096)
     with pytest.raises(BadBinary, match="binaries of the vendor's own format"):

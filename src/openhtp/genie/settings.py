@@ -15,6 +15,7 @@ from openhtp.core.checks import shown, whole_number
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.errors import BadBinary, BadModel, InvalidArgument
 from openhtp.core.files import read_file
+from openhtp.hw.catalog import catalog, find_soc
 from openhtp.llm import Bundle
 from openhtp.llm.genie_config import GENIE_CONFIG, longest_dialog
 from openhtp.program.binary import ContextBinary, read_binary
@@ -92,16 +93,42 @@ class GenieBundle:
 
     def chip(self, soc: str | None) -> str:
         """The chip to run on: that of the binaries. Raises if ``soc`` is another one, or the context is wrong."""
-        made_for = ""
+        asked = [("", soc)] if soc is not None else []
+        named = self._extensions_chip()
+        if named is not None:
+            asked.append((f" by {self.dialog['engine']['backend']['extensions']!r}", named))
+        first: tuple[Path, str] | None = None
         for path, binary in self.binaries():
-            made_for = made_for or binary.info.soc
-            if soc is not None and binary.info.soc not in ("", soc):
+            made_for = binary.info.soc
+            first = first or ((path, made_for) if made_for else None)
+            for where, other in asked:
+                if made_for and not _is_same_chip(made_for, other):
+                    raise BadBinary(
+                        f"{str(path)!r} was made for {made_for}, and {other} is asked for{where}; leave that out,"
+                        " or make the binary again for the other chip"
+                    )
+            if first is not None and made_for not in ("", first[1]):
                 raise BadBinary(
-                    f"{str(path)!r} was made for {binary.info.soc}, and {soc} is asked for; leave that out, or"
-                    " make the binary again for the other chip"
+                    f"{str(path)!r} was made for {made_for}, and {str(first[0])!r} for {first[1]}; export all"
+                    " parts for one chip"
                 )
             self._check_context(binary)
-        return soc or made_for or DEFAULT_SOC
+        return soc or (first[1] if first is not None else named or DEFAULT_SOC)
+
+    def _extensions_chip(self) -> str | None:
+        """The chip that the file of extensions names, which Genie makes its device for."""
+        backend = self.dialog["engine"].get("backend")
+        name = backend.get("extensions") if isinstance(backend, dict) else None
+        if name is None:
+            return None
+        try:
+            content = json.loads(read_file(Path(name), most=_MOST_CONFIG, what="extensions", error=BadModel))
+            device = content["devices"][0]
+            number = whole_number(device.get("soc_model", device.get("soc_id")))
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return None  # Genie reads it itself, and says so
+        known = next((soc.name for soc in catalog().values() if soc.soc_model == number), None)
+        return known if number else None
 
     def _check_context(self, binary: ContextBinary) -> None:
         for name in binary.graph_names:
@@ -146,6 +173,12 @@ class GenieBundle:
         content = copy.deepcopy(dict(self.content))
         content["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = [str(path) for path in parts]
         return GenieBundle(self.source, content)
+
+
+def _is_same_chip(made_for: str, other: str) -> bool:
+    """Whether two names are one chip's: several names can have one number."""
+    known, asked = catalog().get(made_for), find_soc(other)
+    return asked.name == made_for or (known is not None and known.soc_model == asked.soc_model)
 
 
 def _object(owner: Any, key: str, source: Path) -> Any:
