@@ -100,7 +100,11 @@ def test_logits_are_those_of_the_merged_model(
         merged = tiny if name is None else adapters[name].merged(tiny)
         exact = merged.forward(PROMPT)[0]
         assert np.abs(found - exact).max() < 0.08 * np.abs(exact).max()
-        assert (found.argmax(axis=1) == exact.argmax(axis=1)).mean() > 0.8
+        # Where the float model prefers a token clearly; 8-bit weights and caches change logits by up to 0.14.
+        second, best = np.sort(exact, axis=1)[:, -2:].T
+        sure = best - second > 0.15
+        assert sure.sum() >= len(PROMPT) / 2
+        assert np.array_equal(found.argmax(axis=1)[sure], exact.argmax(axis=1)[sure])
 
 
 def test_an_adapter_is_like_exporting_the_merged_model(
