@@ -72,7 +72,7 @@ def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
     (tmp_path / native.LIBRARY).write_bytes(b"\x7fELF".ljust(18, b"\0") + other.to_bytes(2, "little"))
     monkeypatch.setattr(native, "native", lambda: None)
     monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    found = doctor._sessions()
+    found = doctor.sessions()
     assert isinstance(found, doctor.CheckupLine)
     assert found.health == "broken"
     assert found.detail.endswith("openhtp comes from a wheel for another machine")
