@@ -7,7 +7,7 @@ for another, the ops behind are drawn later by that much.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -101,16 +101,30 @@ def _starts(
 ) -> dict[int, int]:
     """Where each op is drawn: moved by the times for which the run had to wait."""
     origin = -min((op.start for op in schematic.executed), default=0)
-    gaps: list[tuple[set[str], int]] = []
+    gaps: list[tuple[set[int], int]] = []
     if run is not None:
         origin += round((run.started_ns - run.received_ns) * scale)
         for pause in run.pauses:
-            later = {name for step in steps[pause.step % max(1, len(steps)) :] for name in step}
+            later = _ops_behind(schematic, steps, pause.step % max(1, len(steps)))
             gaps.append((later, round(max(0, pause.granted_ns - pause.released_ns) * scale)))
-    nodes = schematic.by_number
     return {
-        op.id: op.start + origin + sum(gap for later, gap in gaps if nodes[op.owner].name in later)
-        for op in schematic.executed
+        op.id: op.start + origin + sum(gap for later, gap in gaps if op.id in later) for op in schematic.executed
+    }
+
+
+def _ops_behind(schematic: Schematic, steps: Sequence[Sequence[str]], step: int) -> set[int]:
+    """The ops that begin with this step or later. A node that the step divides has its ops divided alike."""
+    of_all = Counter(name for names in steps for name in names)
+    of_earlier = Counter(name for names in steps[:step] for name in names)
+    by_node: dict[str, list[HtpOp]] = {}
+    for op in sorted(schematic.executed, key=lambda op: (op.start, op.serial)):
+        by_node.setdefault(schematic.by_number[op.owner].name, []).append(op)
+    return {
+        op.id
+        for name, ops in by_node.items()
+        if name in of_all
+        for place, op in enumerate(ops)
+        if place * of_all[name] >= len(ops) * of_earlier[name]
     }
 
 
