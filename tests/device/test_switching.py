@@ -28,6 +28,7 @@ def make_binary(device: htp.Device, mib: float) -> bytes:
     with device.create_context(prepare_only=True) as context:
         for name in "ABCD":
             data = np.full((rows, WIDE), factor_of(name), np.float32)
+            data[:, :2] += np.outer(np.arange(rows) / 64, [1, -1])  # equal parts would be kept once
             graph = context.create_graph(name, precision="float32")
             x = graph.add_tensor("x", (1, WIDE), "float32", kind="app_write")
             y = graph.add_tensor("y", (1, rows), "float32", kind="app_read")
