@@ -12,7 +12,7 @@ import pytest
 import openhtp as htp
 from openhtp.core.units import MIB
 from openhtp.testing import hold, release
-from tests.device.test_switching import SWITCHING, WIDE, factor_of, loaded, make_binary, memory_of, run
+from tests.device.test_switching import SWITCHING, WIDE, factor_of, loaded, make_binary, memory_of, run, weights_of
 from tests.waiting import PATIENCE_S
 
 USES = ("weights_buffer", "spill_fill_buffer")
@@ -52,7 +52,8 @@ def test_the_loaded_graph_has_its_weights_in_the_client_s_memory(device: htp.Dev
         run(context, name)
         assert loaded(device) == name
         stored = buffer.bytes.view(np.float32)
-        assert np.count_nonzero(stored == factor_of(name)) == MIB // 4  # all weights of the graph
+        factor, weights = factor_of(name), weights_of(name, 1)
+        assert np.count_nonzero(stored == factor) == np.count_nonzero(weights == factor)  # all of the graph's
         now = memory_of(device)
         assert now["weights"] < before["weights"] - MIB + 64 * 1024  # none of them is the device's
         assert now["io"] >= 2 * MIB

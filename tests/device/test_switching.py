@@ -22,16 +22,22 @@ def factor_of(name: str) -> float:
     return 1.0 + "ABCD".index(name)
 
 
+def weights_of(name: str, mib: float) -> np.ndarray:
+    """Rows with the sum of so many equal numbers each. No two are equal, as equal parts are kept once."""
+    rows = int(mib * MIB) // 4 // WIDE
+    weights = np.full((rows, WIDE), factor_of(name), np.float32)
+    weights[:, :2] += np.outer(np.arange(rows) / 64, [1, -1])
+    return weights
+
+
 def make_binary(device: htp.Device, mib: float) -> bytes:
     """Graphs A, B, C and D of equal size; each multiplies the sum of its input by a number of its own."""
-    rows = int(mib * MIB) // 4 // WIDE
     with device.create_context(prepare_only=True) as context:
         for name in "ABCD":
-            data = np.full((rows, WIDE), factor_of(name), np.float32)
-            data[:, :2] += np.outer(np.arange(rows) / 64, [1, -1])  # equal parts would be kept once
+            data = weights_of(name, mib)
             graph = context.create_graph(name, precision="float32")
             x = graph.add_tensor("x", (1, WIDE), "float32", kind="app_write")
-            y = graph.add_tensor("y", (1, rows), "float32", kind="app_read")
+            y = graph.add_tensor("y", (1, len(data)), "float32", kind="app_read")
             w = graph.add_tensor("w", data.shape, "float32", data=data)
             graph.add_node("FullyConnected", inputs=[x, w], outputs=[y])
             graph.finalize()

@@ -174,7 +174,6 @@ def test_a_yield_is_in_the_op_trace(backend, clock):
         if event["cat"] == "op" and event["pid"] == 0 and event["args"]["QNN Op Name"].startswith("MatMul")
     ]
     assert moved[-1] > moved[0]
-    assert moved == sorted(moved)
 
 
 def test_a_yield_before_the_first_step_is_in_the_op_trace(backend):
