@@ -26,7 +26,7 @@ _SUFFIXES = {(0, 2, 1): "nlc", (0, 2, 3, 1): "nhwc", (0, 2, 3, 4, 1): "ndhwc"}
 
 
 class Assembly:
-    """Tensors, constants and calls so far. What no output needs is dropped at the end."""
+    """Tensors, constants and calls so far. ``finish`` drops those that no output needs."""
 
     def __init__(self, name: str, reserved: Sequence[str]) -> None:
         self._name = name
@@ -68,7 +68,7 @@ class Assembly:
         *,
         package: str = PACKAGE,
     ) -> None:
-        """Add a node after checking it: raises what the op has against it."""
+        """Add a node. Raises the error of the op's own check if the op refuses it."""
         call = OpCall(op, name, tuple(inputs), tuple(outputs), dict(params or {}), package)
         resolve(call, self._statics)
         name = self._unique(name, self._node_names)
@@ -166,7 +166,7 @@ class Assembly:
             self.call("Transpose", target.name, [source], [target], {"perm": vs.move_between(have, want)})
 
     def _nearest(self, value: OnnxValue, perm: Perm) -> Perm:
-        """A form that exists; one in the same order of elements if there is."""
+        """A form that exists, preferably one with the same order of elements."""
         return next(
             (have for have in value.forms if vs.same_order(value.shape, have, perm)), next(iter(value.forms))
         )
@@ -198,17 +198,17 @@ def _form_name(value: OnnxValue, perm: Perm) -> str:
 # Constants whose axes were put in another order, laid out anew.
 
 
-# Bytes of the last axis that are copied at a time: more, and what is read in between does not stay in the cache.
+# Bytes of the last axis that are copied at a time. With more, the source's lines leave the cache in between.
 _STRIP_BYTES = 32
-# From this size on the order in which a copy is made decides how long it takes.
+# From this size on, the order of copying decides how long a copy takes.
 _LARGE = 64 * 1024
 
 
 def in_order(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """The array as it is if it lies in order and has this type, otherwise a copy that does.
 
-    Filters have their channels moved from the first axis to the last: copied in order of the result, every element
-    would come from another page.
+    The channels of filters move from the first axis to the last. If they were copied in the order of the result,
+    every element would come from another page.
     """
     if array.nbytes < _LARGE or array.dtype != dtype or array.flags.c_contiguous:
         return np.ascontiguousarray(array, dtype)

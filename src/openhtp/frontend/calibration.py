@@ -96,7 +96,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def _array(file: IO[bytes]) -> Array:
-    """One array. Its header is looked at first: a small file can claim, or unpack to, more than memory holds."""
+    """One array. The header is checked first: a small file can claim, or unpack to, more than memory holds."""
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"numpy format {version}; expected 1.0 or 2.0")
@@ -118,7 +118,7 @@ def _array_samples(path: Path, arrays: Mapping[str, Array], inputs: Inputs) -> l
     rows = {arrays[name].shape[0] if arrays[name].ndim else 0 for name in inputs}
     for name, kind in inputs.items():
         array = arrays[name]
-        # One row per sample, which may stand for a batch of one.
+        # Each row is a sample, and may lack the axis of a batch of one.
         if len(rows) != 1 or array.ndim == 0 or array.shape[1:] not in (kind.shape, _without_batch(kind)):
             raise InvalidArgument(
                 f"{path.name}: input {name!r} has shape {list(array.shape)}; expected {list(kind.shape)}, or one"
@@ -147,7 +147,7 @@ def _listed_samples(path: Path, inputs: Inputs) -> list[dict[str, Array]]:
         raise InvalidArgument(f"{str(path)!r} cannot be read: {error}") from error
     samples = []
     for number, line in enumerate(lines, 1):
-        # Lines that begin so name outputs in older tools.
+        # In older tools, lines that begin like this name outputs.
         if line.strip() and line[0] not in "#%":
             samples.append(_listed_sample(path, f"{path.name}:{number}", line.split(), inputs))
     if not samples:
@@ -182,7 +182,7 @@ def _raw(path: Path, where: str, name: str, file: str, kind: ValueType) -> Array
     elements = math.prod(kind.shape)
     if len(data) == 4 * elements:
         floats = np.frombuffer(data, "<f4")
-        # Integers of 4 bytes read as floats are next to nothing, never whole.
+        # Four-byte integers that are read as floats are almost 0, and never whole numbers.
         if kind.dtype.kind == "f" or np.array_equal(floats, np.rint(floats)):
             return _stored(floats, kind)
     if len(data) == elements * kind.dtype.itemsize:
@@ -200,7 +200,7 @@ _MOST_PICTURE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """What is taken off and divided by, per channel, of colours from 0 to 1. One number is for all channels."""
+    """The mean to subtract from colours of 0 to 1, and the divisor, per channel or one for all."""
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)

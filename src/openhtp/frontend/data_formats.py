@@ -41,7 +41,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_data_formats(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, dict[str, DataFormat]]:
-    """Data formats by graph and tensor, from a file or from what such a file holds."""
+    """Data formats by graph and tensor, from a file or from a mapping of the same form."""
     try:
         if isinstance(source, Mapping):
             content = msgspec.convert(source, _File)
@@ -63,7 +63,7 @@ def read_data_formats(source: str | os.PathLike[str] | Mapping[str, Any]) -> dic
 
 
 def with_data_formats(graph: Graph, formats: Formats) -> Graph:
-    """The graph with its tensors in these formats; what is said of other graphs is left alone.
+    """The graph with its tensors in these formats. Entries for other graphs are ignored.
 
     Raises BadModel for a tensor that the graph does not have among its inputs and outputs.
     """

@@ -1,9 +1,9 @@
 """QNN types and encodings of ONNX types, scales and zero points.
 
-Activations are always stored unsigned: a signed 8 or 16 bit tensor is the same tensor with its integers and its
-offset moved by half the range, and every HTP op takes the unsigned types, not all the signed ones. Weights stay as
-they are. Plain integers of any width are 32-bit ones inside the graph, as the HTP computes in 32 bits; at its
-edges they have the type that the client sees, and a Cast changes them.
+Activations are always stored unsigned, because every HTP op takes the unsigned types and only some take the signed
+ones. A signed tensor of 8 or 16 bits becomes unsigned when its integers and its offset move by half the range.
+Weights stay as they are. Plain integers of any width have 32 bits inside the graph, because the HTP computes in 32
+bits. At the edges of the graph they have the type that the client sees, and a Cast converts them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PLAIN = {
     **{f"{sign}int{bits}": DType.INT_32 for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "bool": DType.BOOL_8,
 }
-# What the client sees at the edges of the graph. The HTP casts no plain integers of these signed and 16-bit types:
-# there they are fixed point in steps of 1, which is the same numbers.
+# Types that the client sees at the edges of the graph. The HTP casts no plain integers of these signed and 16-bit
+# types. There they are fixed point in steps of 1, which has the same numbers.
 _EDGE: dict[str, tuple[DType, Encoding | None]] = {
     **{name: (dtype, None) for name, dtype in _PLAIN.items()},
     "int8": (DType.SFIXED_POINT_8, ScaleOffset(1.0)),
@@ -103,7 +103,7 @@ def _checked(node: OnnxNode, scale: float, offset: int) -> ScaleOffset:
 
 
 def activation(dtype: DType, quant: Encoding) -> Fixed:
-    """The unsigned form of an activation's type and encoding; the real values stay what they are."""
+    """The unsigned form of an activation's type and encoding. The real values do not change."""
     unsigned = _UNSIGNED.get(dtype)
     if unsigned is None:
         return dtype, quant
@@ -119,9 +119,9 @@ def widened(quant: ScaleOffset) -> ScaleOffset:
 
 
 def sixteen_bit_weights(stored: Array, dtype: DType, quant: Encoding) -> Encoding | None:
-    """The encoding that 16-bit weights need on an HTP, or None if theirs will do.
+    """The encoding that 16-bit weights need on an HTP, or None if they have it already.
 
-    They must be signed and symmetric, and the hardware has no codes above 0x7F7F: a wider step makes room.
+    The weights must be signed and symmetric. The hardware has no codes above 0x7F7F, so the step becomes wider.
     """
     offsets = (quant.offset,) if isinstance(quant, ScaleOffset) else quant.offsets
     if dtype is DType.SFIXED_POINT_16 and not any(offsets) and int(stored.max(initial=0)) <= HIGHEST_WEIGHT_16:

@@ -1,7 +1,7 @@
-"""Operators that no QNN op stands for, written as others that have one.
+"""Replaces operators that have no QNN op by operators that have one.
 
-``writing.py`` has those for which it matters how. For all others ONNX has a definition in terms of simpler
-operators. An If whose condition is known is the branch that it takes.
+``writing.py`` has the operators whose form affects speed or precision. All others follow ONNX's own definition by
+simpler operators. An If whose condition is known becomes the branch that it takes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def expand(node: OnnxNode, types: Types, constants: Mapping[str, Array]) -> list
 
 
 def _without_empty(node: OnnxNode, types: Types, constants: Mapping[str, Array]) -> list[OnnxNode] | None:
-    """Joining and cutting without the parts that have no elements: an HTP has no such tensors."""
+    """Concat and Split without the parts that have no elements: an HTP has no such tensors."""
     if node.op_type == "Concat":
         full = [name for name in node.inputs if name and 0 not in types[name].shape]
         if not full or len(full) == len(node.inputs):
@@ -79,7 +79,7 @@ def _without_empty(node: OnnxNode, types: Types, constants: Mapping[str, Array])
 
 # Truth values
 
-# Operators that move values of any type in ONNX, and no booleans in QNN; and the inputs that are moved.
+# Operators that move booleans in ONNX but not in QNN, and the inputs that they move.
 _NO_TRUTH: dict[str, Sequence[int] | None] = {
     "Concat": None,
     "Expand": (0,),
@@ -162,7 +162,7 @@ def _renamed(node: OnnxNode, names: Mapping[str, str], prefix: str) -> OnnxNode:
 
 
 def _renamed_branch(branch: Branch, names: Mapping[str, str]) -> Branch:
-    """The names that a branch takes from around it, changed; its own stay."""
+    """The branch with new names for the values that it takes from the surrounding graph. Its own names stay."""
     own = {*branch.constants, *(name for node in branch.nodes for name in node.outputs)}
     outer = {name: new for name, new in names.items() if name not in own}
     nodes = tuple(_renamed(node, outer, "") for node in branch.nodes)

@@ -1,7 +1,7 @@
-"""What a model leaves open and the HTP must know: sizes of its inputs, and inputs that never change.
+"""Fixes the sizes that a model leaves open, and inputs that never change: the HTP must know both.
 
-Every door to a model (sessions, ``openhtp.onnx.load``, estimates, scenarios, the quantizer) takes ``dims`` and
-``freeze`` and gives them to this module, so that they mean the same everywhere.
+Everything that reads a model (sessions, ``openhtp.onnx.load``, estimates, scenarios, the quantizer) passes its
+``dims`` and ``freeze`` to this module, so both mean the same everywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPEN_SIZES = "open sizes"
 
 
 class OpenSizes(NamedTuple):
-    """Sizes that a model leaves open, for those who take them by another name than ``dims`` and ``--dim``."""
+    """Sizes that a model leaves open, for callers whose option is not called ``dims`` or ``--dim``."""
 
     problem: str
     example: dict[str, int]
@@ -50,8 +50,9 @@ def fix_inputs(
     """Fix sizes and freeze inputs of a model, in place.
 
     ``dims`` has sizes by a dimension's name in the file or as ``input.axis``, ``freeze`` values by input; ``ask``
-    is asked for sizes that are still open then. Raises InvalidArgument for a name that the model does not have or
-    a value that does not fit, and UnsupportedFeature, with all that is missing, if a size stays open that may not.
+    is called for sizes that are still open. Raises InvalidArgument for a name that the model does not have or a
+    value that does not fit. Raises UnsupportedFeature, which lists every missing size, if a required size stays
+    open.
     """
     dims = check_dims(dims)
     values = check_freeze(freeze)
@@ -84,7 +85,7 @@ def _inputs(proto: Any) -> list[Any]:
 
 
 def _fix_sizes(value: Any, dims: Dims) -> set[str]:
-    """Set the sizes of one input; returns the names that were of use."""
+    """Set the sizes of one input; returns the names in ``dims`` that were used."""
     kind = value.type.tensor_type
     used = set()
     if not kind.HasField("shape"):
@@ -136,7 +137,7 @@ def _freeze(graph: Any, value: Any, content: npt.ArrayLike) -> None:
 
 
 def _as_type(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """The values in the type of an input; None if it does not have them."""
+    """The values in the type of an input, or None if the type cannot hold them."""
     if dtype.kind == "O":
         return array.astype(dtype) if all(isinstance(each, str) for each in array.flat) else None
     if array.dtype == dtype:
@@ -145,7 +146,7 @@ def _as_type(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] 
         return None
     with np.errstate(all="ignore"):
         stored = array.astype(dtype)
-    # Other types round; these would wrap around.
+    # Conversion to other types rounds; conversion to these would wrap around.
     is_whole = dtype.name.startswith(("int", "uint", "bool"))
     return None if is_whole and not np.array_equal(stored, array) else stored
 
@@ -156,7 +157,7 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
 
 
 def _forget_old_sizes(graph: Any, dims: Dims) -> None:
-    """What the file says about sizes further on may be about an open dimension: it is inferred anew."""
+    """Drop the inner shapes that the file states: they may contain an open dimension, and are inferred again."""
     del graph.value_info[:]
     for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:
@@ -165,7 +166,7 @@ def _forget_old_sizes(graph: Any, dims: Dims) -> None:
 
 
 def _refuse_open(inputs: list[Any]) -> None:
-    """Name everything that is missing at once, with a line to paste."""
+    """Refuse with the names of all missing sizes, and a line to paste."""
     missing, example = [], {}
     for value in inputs:
         if not value.type.HasField("tensor_type"):

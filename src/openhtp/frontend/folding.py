@@ -1,8 +1,8 @@
 """Computes, while importing, what depends on constants only: mostly the arithmetic that makes shapes.
 
-Exporters write a reshape's target as a dozen nodes on ``Shape(x)``, and masks or positions as two dozen;
-with fixed shapes all of that is known. Only cheap operators on small arrays are here, the most frequent in numpy:
-anything larger is left to the graph, where the compiler folds it.
+Exporters write the target of a Reshape as a dozen nodes on ``Shape(x)``, and masks or positions as two dozen. With
+fixed shapes all of these values are known. This module computes only cheap operators on small arrays, the most
+frequent ones with numpy. Anything larger stays in the graph, where the compiler folds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def can_fold(node: OnnxNode) -> bool:
 
 
 def fold(node: OnnxNode, inputs: Inputs, outputs: Sequence[ValueType | None]) -> list[Array] | None:
-    """The node's results, or None when it is not of the kind that is folded here, or too large."""
+    """The node's results, or None if the node is of another kind or too large."""
     sizes = [math.prod(known.shape) for known in outputs if known is not None]
     sizes.extend(array.size for array in inputs if array is not None)
     if not can_fold(node) or any(size > _MAX_ELEMENTS for size in sizes):
@@ -174,7 +174,7 @@ _FOLDS: dict[str, Callable[[OnnxNode, Inputs], Array | None]] = {
     ),
 }
 
-# Too rare to be worth writing down here: computed by ONNX's own definition.
+# These are too rare to be written here: ONNX's own definition computes them.
 _BY_DEFINITION = frozenset(
     (
         *("ArgMax", "ArgMin", "BitShift", "CastLike", "Clip", "Cos", "CumSum", "Erf", "Exp", "EyeLike"),

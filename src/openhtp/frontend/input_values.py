@@ -1,7 +1,7 @@
-"""What a sensible value of a model's input is, by its name and by what reads it.
+"""Chooses sensible values for a model's inputs, by their names and by the nodes that read them.
 
-A random number is no word of a vocabulary and no length. A network fed with such numbers, or with zeros, may put
-out constants or NaNs, which say nothing about whether it is computed right.
+A random number is neither a word of a vocabulary nor a length. A network that reads such numbers, or zeros, may
+return constants or NaNs, which do not show whether it was computed correctly.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PICTURE_RANK = 4
 _STEPS = 1000
 _FLOATS = "fV"  # numpy has no kind for the short floats
 _FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-_HIDES = -1e4  # what is added to a score to make it nothing
-# Nodes that only move or retype what they take: their reader reads the input.
+_HIDES = -1e4  # added to a score, it hides a position
+# Nodes that only move or retype their input: the node that reads their result reads the input.
 _MOVES = frozenset(
     ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Expand", "Transpose", "Concat", "Slice")
 )
@@ -80,7 +80,7 @@ def input_values(graph: Any) -> dict[str, InputValues]:
 
 
 class InputUses:
-    """What reads each input, also behind nodes that only move it."""
+    """The nodes that read each input, also through nodes that only move it."""
 
     def __init__(self, graph: Any) -> None:
         self._readers: dict[str, list[tuple[Any, int]]] = defaultdict(list)
@@ -104,7 +104,7 @@ class InputUses:
                     waiting += fresh
 
     def rows(self, name: str) -> int | None:
-        """The smallest table that the input chooses rows of; None if it chooses none, or of nothing constant."""
+        """Rows of the smallest constant table that the input selects from; None if there is none."""
         sizes = [size for node, index in self.of(name) if (size := self._rows_of(node, index)) is not None]
         return min(sizes, default=None)
 
@@ -170,7 +170,7 @@ def _values_of(
 
 
 def _by_name(name: str, words: frozenset[str], shapes: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
-    """Numbers that names of lengths, rates, sizes and factors stand for."""
+    """Numbers for inputs whose names say that they are lengths, rates, sizes or factors."""
     if _LENGTHS & words:
         return [_length(name, shapes)]
     if _RATES & words:
@@ -180,13 +180,13 @@ def _by_name(name: str, words: frozenset[str], shapes: Mapping[str, tuple[int, .
     if _SIZES & words:
         picture = next((shape for shape in shapes.values() if len(shape) == _PICTURE_RANK), None)
         if picture is not None:
-            # Channels are the fewest of the last three axes, wherever they stand.
+            # The channels are the shortest of the last three axes.
             return picture[1:3] if picture[3] <= min(picture[1:3]) else picture[2:]
     return None
 
 
 def _length(name: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """The size that a length is of: of the input that shares its name, otherwise the longest there is."""
+    """The size that a length counts: that of the input with the same name, otherwise the longest size."""
     stem = re.sub(r"_?(seq)?_?len(gth)?s?$", "", name, flags=re.IGNORECASE)
     sizes = {other: max(shape[1:]) for other, shape in shapes.items() if len(shape) > 1}
     if stem and stem in sizes:

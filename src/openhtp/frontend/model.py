@@ -1,4 +1,4 @@
-"""An ONNX model as plain data: what the reader makes of a file, before anything is decided about it."""
+"""An ONNX model as plain data, as the reader returns it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OnnxNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch:
-    """One side of an If: nodes and constants of its own; other names are those of the graph around it."""
+    """One side of an If with its nodes and constants. Other names belong to the surrounding graph."""
 
     nodes: tuple[OnnxNode, ...]
     outputs: tuple[str, ...]

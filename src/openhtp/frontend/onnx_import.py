@@ -34,7 +34,7 @@ from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import Graph
 
-# What rules stumble over when attributes of a node do not fit together: nobody checked them before.
+# Errors of rules when the attributes of a node contradict each other: nothing checks attributes earlier.
 _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
 
 
@@ -50,7 +50,7 @@ def import_model(model: OnnxModel) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, and the ONNX types of what goes in and out (QNN knows no scalars and no 64-bit floats)."""
+    """A graph, and the ONNX types of its inputs and outputs (QNN has no scalars and no 64-bit floats)."""
 
     graph: Graph
     inputs: Mapping[str, ValueType]
@@ -58,11 +58,11 @@ class Imported:
 
 
 def import_typed(model: OnnxModel) -> Imported:
-    """Import a model that has been read, and tell the types at its edges."""
+    """Import a model that has been read; also returns the types at its edges."""
     with error_context(model=model.name):
         typed = merge_axes(fuse_patterns(settle_types(model)))
         outputs = {name: typed.types[name] for name in model.outputs}
-        # Weights of a broken file may hold anything; what becomes of them is not news.
+        # Weights of a damaged file may hold any number; numpy's warnings about them help nobody.
         with np.errstate(all="ignore"):
             names = frozenset(node.name for node in model.nodes if node.name)
             return Imported(GraphImport(typed, names).graph(), model.inputs, outputs)
@@ -126,7 +126,7 @@ class GraphImport:
         return self._values[name]
 
     def define(self, name: str, value: OnnxValue) -> None:
-        """Say what stands for an ONNX name from here on."""
+        """Let this value stand for an ONNX name from here on."""
         self._values[name] = value
 
     def declare(self, name: str, perm: Perm, dtype: DType, quant: Encoding | None) -> TensorSpec:
@@ -214,7 +214,8 @@ class GraphImport:
             try:
                 return self._apply(Site(self, node, fixed))
             except UnsupportedOp:
-                # Not in fixed point: compute in floats between a Dequantize and the Quantize that follows anyway.
+                # The op has no fixed point: it computes in floats, between a Dequantize and the Quantize that
+                # follows anyway.
                 self._written = written
         return self._apply(Site(self, node, None))
 
@@ -235,7 +236,7 @@ class GraphImport:
         inputs = [self.value(name) for name in node.inputs if name]
         computed = [value for value in inputs if value.is_real and not value.is_constant]
         if node.op_type in TABLES and not computed and not all(value.is_constant for value in inputs):
-            # Computed are the indices only: the table decides.
+            # Only the indices are computed, so the table decides.
             computed = inputs[:1]
         if not computed or not all(value.dtype.is_fixed_point for value in computed):
             return None
@@ -263,7 +264,7 @@ class GraphImport:
         self.define(node.outputs[0], self.assembly.converted(value, *encodings.activation(*fixed)))
 
     def _refuse_axis(self, node: OnnxNode, value: OnnxValue, quant: Encoding) -> None:
-        """Refuse what no op of an HTP takes. A result of the model may have a scale per channel."""
+        """Refuse a scale per channel where an op of an HTP would read it. A result of the model may have one."""
         is_read = bool(self._uses.readers(node.outputs[0]))
         if is_read and not value.is_constant and not isinstance(quant, ScaleOffset):
             raise UnsupportedOp(f"{node.title}: has a scale per channel, which is for weights; use one scale")

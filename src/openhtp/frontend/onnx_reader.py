@@ -1,7 +1,7 @@
 """Reads ONNX files into plain data.
 
-Files come from anywhere, so nothing in them is believed: sizes are checked before memory is taken, external data
-must lie beside the model, nodes are put in order and cycles are refused. Every refusal names the place.
+Files may come from anywhere, so the reader trusts nothing in them. It checks sizes before it takes memory, insists
+that external data lies beside the model, puts nodes in order and refuses cycles. Every refusal names the place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from openhtp.frontend.own_operators import type_of
 
 OLDEST_OPSET = 7
 MAX_FILE_BYTES = (1 << 31) - 1
-# Many tensors may name the same bytes of a file beside the model; no session holds as much, even quantized.
+# Many tensors may name the same bytes of an external file. No session holds more than this, even quantized.
 _MAX_WEIGHT_BYTES = 16 * GIB
 _DOMAINS = {"ai.onnx": ""}
 _NARROW = {TensorProto.INT4: "int4", TensorProto.UINT4: "uint4"}
@@ -42,7 +42,7 @@ ModelSource: TypeAlias = str | os.PathLike[str] | bytes | ModelProto
 def read_model(
     source: ModelSource, dims: Dims | None = None, freeze: Freeze | None = None, *, ask: Ask | None = None
 ) -> OnnxModel:
-    """Read a model. What ``dims``, ``freeze`` and ``ask`` do is said at ``fixing.fix_inputs``."""
+    """Read a model. ``fixing.fix_inputs`` explains ``dims``, ``freeze`` and ``ask``."""
     proto, folder, where = open_model(source)
     with error_context(model=where):
         refuse_non_tensors(proto.graph)
@@ -89,7 +89,7 @@ def parse_model(data: bytes) -> Any:
 
 
 def read_model_file(path: Path) -> bytes:
-    """Bytes of a model file, which protobuf holds to less than 2 GiB: larger weights go to external data."""
+    """Bytes of a model file. Protobuf limits them to 2 GiB: larger weights go to external data."""
     return read_file(path, most=MAX_FILE_BYTES, what="an ONNX model", error=BadModel)
 
 
@@ -111,7 +111,7 @@ _KINDS = {
 
 
 def refuse_non_tensors(graph: Any) -> None:
-    """Raise UnsupportedFeature if an input or output is no tensor, as the maps of ONNX-ML's classifiers."""
+    """Raise UnsupportedFeature if an input or output is no tensor but, for example, a map of ONNX-ML."""
     for side, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             kind = value.type.WhichOneof("value")
@@ -167,7 +167,7 @@ class _ModelReader:
         )
 
     def _declared(self) -> dict[str, ValueType]:
-        """Only operators without a rule for shapes need it, so what cannot be used is left out."""
+        """Usable types that the file declares, for operators without a rule for shapes."""
         declared = {}
         for value in (*self._graph.value_info, *self._graph.output):
             kind = value.type.tensor_type
@@ -253,7 +253,7 @@ class _ModelReader:
         return read_attribute(proto, self._folder)
 
     def _branch(self, graph: GraphProto) -> Branch:
-        """One side of an If; the names that it does not define are those of the graph around it."""
+        """One side of an If. Names that it does not define belong to the surrounding graph."""
         constants = {tensor.name: self._constant(tensor) for tensor in graph.initializer}
         outputs = tuple(value.name for value in graph.output)
         return Branch(self._named(list(enumerate(graph.node))), outputs, constants)
@@ -281,7 +281,7 @@ def read_attribute(proto: Any, folder: Path | None = None) -> Any:
 
 
 def node_reads(proto: NodeProto) -> list[str]:
-    """Names that a node reads, those included that the graphs inside it take from around them."""
+    """Names that a node reads, including those that the graphs inside it take from the surrounding graph."""
     names = [name for name in proto.input if name]
     for item in proto.attribute:
         if item.type == AttributeProto.GRAPH:
@@ -294,7 +294,7 @@ def node_reads(proto: NodeProto) -> list[str]:
 
 
 def read_tensor(tensor: Any, folder: Path | None) -> Array:
-    """The numbers of a tensor of a file in ``folder``, after checking that there are as many as its dims say."""
+    """The numbers of a tensor of a file in ``folder``; their count is checked against its dims."""
     name = tensor.name or "constant"
     if any(size < 0 for size in tensor.dims):
         raise BadModel(f"tensor {name!r} has a negative dimension: {list(tensor.dims)}")
@@ -368,7 +368,7 @@ def _title(proto: NodeProto, index: int) -> str:
 
 
 def read_external(reference: Mapping[str, str], folder: Path | None, tensor: str, *, most: int) -> bytes:
-    """At most ``most`` bytes of a tensor. Its file must be a plain one inside the model's folder, links or not."""
+    """At most ``most`` bytes of a tensor, from a regular file whose resolved path is inside the model's folder."""
     location = reference.get("location", "")
     if folder is None:
         raise BadModel(f"tensor {tensor!r} is in the file {location!r}; load the model by its path, not its bytes")
@@ -399,7 +399,7 @@ def read_external(reference: Mapping[str, str], folder: Path | None, tensor: str
 
 
 def external_files(source: Path) -> list[Path]:
-    """Files beside a model that hold data of its initializers, each once, as far as they are there."""
+    """Files beside a model that hold data of its initializers, each once. Missing files are left out."""
     try:
         model = ModelProto.FromString(read_model_file(source))
     except DecodeError:
@@ -415,7 +415,7 @@ def external_files(source: Path) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-# Functions that call functions grow quickly: a small file must not become an endless graph.
+# Functions that call functions multiply: a small file must not become an endless graph.
 _MAX_NODES = 1 << 18
 
 
@@ -458,9 +458,9 @@ def _operator(node: Any) -> tuple[str, str]:
 
 
 def with_constants(source: ModelSource, tensors: Mapping[str, Array], files: Mapping[str, bytes]) -> bytes:
-    """The model with these tensors in place of its constants of their names, all of its data inside.
+    """The model with these tensors in place of its constants of the same names, and all data inside.
 
-    ``files`` has external data by the names of the files that it would lie in.
+    ``files`` has the external data by file name.
     """
     proto, folder, _ = open_model(source)
     known = {tensor.name: tensor for tensor in proto.graph.initializer}

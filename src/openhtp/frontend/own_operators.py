@@ -1,7 +1,7 @@
 """Nodes of an ONNX model that are operators of a registered op package: the node's domain is the package's name.
 
-Such a node has attributes for parameters and ONNX's order of axes. Its type is ``package::operator`` from the
-moment that it is read, so that no rule takes it for ONNX's own operator of the same name.
+The attributes of such a node are the op's parameters, and its axes are in ONNX's order. Its type is
+``package::operator`` from the moment it is read, so no rule mistakes it for ONNX's own operator of the same name.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def apply_own(site: Site) -> None:
 
 
 def with_own_types(proto: Any) -> Any:
-    """An ONNX model with the types that follow from its inputs, past operators of packages, too."""
+    """An ONNX model with the types that follow from its inputs, also behind operators of packages."""
     while True:
         proto = shape_inference.infer_shapes(proto, data_prop=True)
         graph = proto.graph

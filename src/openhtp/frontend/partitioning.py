@@ -1,4 +1,4 @@
-"""Which nodes of a model an HTP can take, and the parts that the model falls into.
+"""Decides which nodes of a model the HTP runs, and cuts the model into parts.
 
 Every node starts on the HTP. Parts are imported as they would be for running; a node that the importer refuses
 goes to the CPU with the importer's reason, its quantizers with it, and the parts are made anew. A node's level
@@ -24,17 +24,17 @@ from openhtp.frontend.probing import with_lifted_constants, with_outputs
 
 log = logging.getLogger(__name__)
 
-# A graph that was compiled before; where a model has one, its other nodes are the CPU's.
+# A graph that was compiled before. In a model that has one, all other nodes run on the CPU.
 EP_CONTEXT = "EPContext"
 _BESIDE_CONTEXTS = "the context model leaves it to the CPU"
-# Alone these are not worth the way to the HTP and back.
+# A part of only these nodes is not worth the way to the HTP and back.
 _NOTHING_TO_COMPUTE = {"QuantizeLinear", "DequantizeLinear", "Identity", "Constant", "Shape", "Cast"}
 _TRIVIAL = "computes nothing that is worth the way to the HTP"
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedNode:
-    """A node, and why it is on the CPU (empty on the HTP)."""
+    """A node, and the reason why it runs on the CPU (empty for the HTP)."""
 
     name: str
     op_type: str
@@ -45,7 +45,7 @@ class AssignedNode:
 class ModelPart:
     """Nodes that run together: a model of its own.
 
-    For the HTP it is ``imported``, or is the ``graph`` of that name in the context that the model has with it.
+    A part for the HTP has either ``imported`` or the name of a ``graph`` in the model's context.
     """
 
     nodes: tuple[AssignedNode, ...]
@@ -76,7 +76,7 @@ def with_inferred_types(proto: Any) -> Any:
     """The model with the types and shapes that follow from its inputs, also of outputs that state none."""
     try:
         return with_own_types(proto)
-    except Exception:  # whatever it cannot infer is left open, and such nodes stay on the CPU
+    except Exception:  # types that cannot be inferred stay open, and nodes without types stay on the CPU
         return proto
 
 
@@ -117,11 +117,11 @@ class _Work:
         return any(node.op_type == EP_CONTEXT for node in self._proto.graph.node)
 
     def context_parts(self) -> list[ModelPart]:
-        """The parts of a context model: each of its graphs, and between them what the CPU computes."""
+        """The parts of a context model: each of its graphs, and the nodes for the CPU between them."""
         nodes = self._proto.graph.node
         self._reasons = {index: _BESIDE_CONTEXTS for index, node in enumerate(nodes) if node.op_type != EP_CONTEXT}
         names = {index: _partition_name(node) for index, node in enumerate(nodes) if index not in self._reasons}
-        for index in names:  # the context itself is read once, from the model
+        for index in names:  # the context itself is read only once, from the model
             kept = [attribute for attribute in nodes[index].attribute if attribute.name != "ep_cache_context"]
             del nodes[index].attribute[:]
             nodes[index].attribute.extend(kept)
@@ -138,7 +138,7 @@ class _Work:
         return parts
 
     def parts(self) -> list[ModelPart] | None:
-        """The parts as they are now; None if a node was refused that was the HTP's so far."""
+        """The parts as they are now, or None if the importer just refused another node."""
         parts: list[ModelPart] = []
         for on_htp, indices in self._groups():
             model, inputs, outputs = self._extract(indices, f"{self._proto.graph.name or 'graph'}_{len(parts)}")
@@ -158,14 +158,14 @@ class _Work:
         return AssignedNode(node.name, node.op_type, self._reasons.get(index, ""))
 
     def _look_at_sizes(self, index: int) -> None:
-        """Between processors only tensors of fixed sizes can pass, so a node with others is the CPU's."""
+        """Leave nodes with open sizes to the CPU: only tensors of fixed sizes can pass between processors."""
         for name in (*self._reads[index], *self._proto.graph.node[index].output):
             if name and not _is_fixed(self._types.get(name)):
                 self._reasons[index] = f"the size of {name!r} is not known before it runs"
                 return
 
     def _move_quantizers(self) -> None:
-        """A node's DequantizeLinear and QuantizeLinear are its own: they are computed where it is."""
+        """Put the DequantizeLinear and QuantizeLinear of a node where the node itself is."""
         nodes = self._proto.graph.node
         for index in reversed(range(len(nodes))):
             if nodes[index].op_type == "DequantizeLinear" and index not in self._reasons:
@@ -190,7 +190,7 @@ class _Work:
         return [(on_htp, tuple(groups[level, on_htp])) for level, on_htp in sorted(groups)]
 
     def _import(self, indices: tuple[int, ...], model: bytes) -> Imported | None:
-        """Import a part; a refusal moves the node that is refused, or all of them if none is named."""
+        """Import a part. A refusal moves the refused node to the CPU, or all nodes if the error names none."""
         nodes = self._proto.graph.node
         if all(nodes[index].op_type in _NOTHING_TO_COMPUTE for index in indices):
             self._reasons.update(dict.fromkeys(indices, _TRIVIAL))
@@ -204,9 +204,9 @@ class _Work:
             return None
 
     def _add_element_types(self) -> None:
-        """Types of elements that inference does not know, from the runtime: it takes no input without one.
+        """Take element types that inference does not know from ONNX Runtime, which needs one for each input.
 
-        Past operators of the runtime's own, as DynamicQuantizeLSTM, only the runtime knows them.
+        Only the runtime knows the types behind its own operators, for example DynamicQuantizeLSTM.
         """
         missing = [
             name
@@ -222,7 +222,7 @@ class _Work:
         try:
             model = with_outputs(model_bytes(self._proto), missing)
             session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # what the runtime cannot take either, it refuses in its own words
+        except Exception as error:  # a model that the runtime cannot take either is refused in its own words later
             log.debug("types of elements are not known: %s", error)
             return
         for value in session.get_outputs():
@@ -231,13 +231,13 @@ class _Work:
                 self._types[value.name] = helper.make_tensor_value_info(value.name, element, None)
 
     def _refused(self, indices: tuple[int, ...], error: QnnError) -> Iterable[int]:
-        """The nodes that an error speaks of, by their names; what the importer made of a node has its name too."""
+        """The nodes that an error names. Ops that the importer made from a node carry the node's name, too."""
         nodes, told = self._proto.graph.node, str(error)
         exact = [index for index in indices if f"node {nodes[index].name!r}" in told]
         return exact or [index for index in indices if f"node '{nodes[index].name}" in told] or indices
 
     def _extract(self, indices: tuple[int, ...], name: str) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-        """A model of some nodes: what they read from others are its inputs, what others read its outputs."""
+        """A model of some nodes. Values from other nodes become its inputs, values for other nodes its outputs."""
         graph, inside = self._proto.graph, set(indices)
         nodes = [graph.node[index] for index in indices]
         results = [output for node in nodes for output in node.output if output]

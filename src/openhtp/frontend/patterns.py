@@ -1,4 +1,4 @@
-"""What is recognised in an ONNX model before its nodes become QNN ops.
+"""Recognises groups of ONNX nodes before nodes become QNN ops.
 
 ``fuse_patterns`` finds groups of nodes that are one op, ``merge_axes`` transpositions of more axes than QNN has,
 and ``find_targets`` the float values of a QDQ model that are really fixed point.
@@ -42,7 +42,7 @@ class Neighbours:
         return node if node is not None and node.op_type in op_types else None
 
     def only_reader(self, name: str, *op_types: str) -> OnnxNode | None:
-        """The one node that reads a value, if there is just one, it is of these types, and no client reads it.
+        """The only node that reads a value, if it is of these types and the value is no output of the model.
 
         Without types, any will do.
         """
@@ -152,7 +152,7 @@ def fuse_patterns(model: TypedModel) -> TypedModel:
     return dataclasses.replace(model, nodes=tuple(nodes))
 
 
-# Cutting an image into windows is a Reshape to six axes, a Transpose, and a Reshape back. Axes that stay
+# An image is cut into windows by a Reshape to six axes, a Transpose, and a Reshape back. Axes that stay
 # neighbours in the transposition are one axis for it, and with those merged five are enough.
 
 MOST_AXES = 5
@@ -201,7 +201,7 @@ def _groups(perm: list[int]) -> list[list[int]]:
 
 
 def _from_reshape(name: str, around: Neighbours) -> list[str] | None:
-    """Values between a Reshape and this one, if nobody else reads them."""
+    """Values between a Reshape and this one, if no other node reads them."""
     names = [name]
     while around.only_reader(names[-1]) is not None:
         node = around.maker(names[-1], *_SAME_ELEMENTS, *_SAME_PLACES)
@@ -240,7 +240,7 @@ class QuantizationTarget:
 
 
 def find_targets(model: TypedModel) -> dict[str, QuantizationTarget]:
-    """Encodings of float values that are only read by quantizers, directly or after a clamp."""
+    """Encodings of float values that only quantizers read, directly or after a clamp."""
     uses = DefUse(model.nodes, model.source.outputs)
     targets: dict[str, QuantizationTarget] = {}
     for node in reversed(model.nodes):

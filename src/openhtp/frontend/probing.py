@@ -30,8 +30,8 @@ _TAIL = "_DequantizeLinear_Output"
 class ValueProbe:
     """A value that the float and the quantized model have in common, and the node that makes it.
 
-    The quantized model does not store what lies between a Conv and its Relu: such nodes are one probe, with the
-    types of all of them. ``inputs`` are the values of other probes that it depends on.
+    The quantized model does not store the value between a Conv and its Relu. Such nodes make one probe, with the
+    types of all of them. ``inputs`` are the values of other probes that this one depends on.
     """
 
     node: str
@@ -45,12 +45,12 @@ def find_probes(prepared: bytes, quantized: bytes) -> list[ValueProbe]:
     """Values of the float model that the quantized one stores in an encoding, in running order."""
     nodes = ModelProto.FromString(quantized).graph.node
     stored = {name for node in nodes for name in node.output}
-    # A float model that is held against itself stores everything under its own name.
+    # A float model that is compared with itself stores every value under its own name.
     tail = _TAIL if any(node.op_type == "DequantizeLinear" for node in nodes) else ""
     proto = ModelProto.FromString(prepared)
     outputs = {value.name for value in proto.graph.output}
     probes = []
-    # For values that are not stored: what they depend on, and the types of the nodes in between.
+    # For values that are not stored: the values that they depend on, and the types of the nodes in between.
     hidden: dict[str, tuple[tuple[str, ...], str]] = {}
     known: set[str] = set()
     for node in proto.graph.node:
@@ -93,7 +93,7 @@ def whole_model(source: ModelSource) -> Any:
 
 
 def with_lifted_constants(model: bytes) -> bytes:
-    """The model with Constant nodes as initializers: the quantizer takes the former for activations."""
+    """The model with initializers instead of Constant nodes, which the quantizer mistakes for activations."""
     proto = parse_model(model)
     kept = []
     for node in proto.graph.node:
@@ -113,7 +113,7 @@ def with_lifted_constants(model: bytes) -> bytes:
 
 
 def with_own_biases(model: bytes) -> bytes:
-    """The model without biases that several nodes share: the quantizer's names for its copies may be taken."""
+    """The model with a bias of its own for each node: the quantizer's names for copies may be taken."""
     proto = parse_model(model)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     seen: set[str] = set()
@@ -156,20 +156,20 @@ def with_fixed_inputs(
 
 
 # Attention masks that can be quantized. Exporters hide positions by adding minus infinity, or the lowest float,
-# before a Softmax. A quantizer that meets such a number makes steps so large that all scores become one. A hundred
-# is as good as infinity there: exp(-100) is nothing.
+# before a Softmax. Such a number makes a quantizer's steps so large that all scores become one. There, a hundred
+# is as good as infinity: exp(-100) is almost 0.
 
 LOWEST_MASK = -100.0
-# Below this nothing is a weight or a bias.
+# No weight or bias lies below this.
 _HIDES = -1e4
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-# What masks are made and applied with. A bound of a Clip or a comparison is no mask.
+# Operators that make and apply masks. A bound of a Clip or of a comparison is no mask.
 _MAKE = ("Cast", "CastLike", "Concat", "Expand", "Gather", "Max", "Reshape", "Slice", "Tile", "Trilu", "Unsqueeze")
 MASK_USES = frozenset(("Add", "Mul", "Where", *_MAKE))
 
 
 def with_finite_masks(model: bytes) -> tuple[bytes, int]:
-    """The model with numbers that hide positions brought to -100, and how many constants that were."""
+    """The model with -100 for numbers that hide positions, and the count of changed constants."""
     proto = parse_model(model)
     readers: dict[str, set[str]] = defaultdict(set)
     for node in proto.graph.node:
@@ -186,7 +186,7 @@ def with_finite_masks(model: bytes) -> tuple[bytes, int]:
 
 
 def _raise_mask(tensor: Any) -> bool:
-    """Bring what hides to -100, in place; tells whether there was any."""
+    """Raise numbers that hide positions to -100, in place; returns whether there were any."""
     if tensor.data_type not in _FLOATS or tensor.data_location == TensorProto.EXTERNAL:
         return False
     array = numpy_helper.to_array(tensor)

@@ -1,7 +1,7 @@
 """Quantization for the HTP, by onnxruntime's own quantizer with its QNN pre-processing and recipe.
 
-Nothing is rewritten here: this module feeds that quantizer, keeps it quiet, leaves no file behind, and sees to it
-that the HTP takes what comes out.
+This module repeats nothing of that quantizer: it feeds it, keeps it quiet, leaves no file behind, and makes sure
+that the HTP takes the result.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _METHODS = {
     "percentile": _ort.CalibrationMethod.Percentile,
 }
 METHODS = tuple(_METHODS)
-# An HTP computes these in floats, whatever their weights are stored as.
+# An HTP computes these in floats, whatever the type of their weights.
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _WHY_FLOAT = "the HTP computes it in floats"
 _QUANTIZED_OPS = frozenset(
@@ -71,7 +71,7 @@ _PER_CHANNEL_OPSET = 13
 
 
 class _SampleReader(_ort.CalibrationDataReader):  # type: ignore[misc, name-defined]
-    """Hands out the calibration samples one by one, and says how far it is."""
+    """Hands out the calibration samples one by one, and reports progress."""
 
     def __init__(self, samples: Sequence[Feeds], progress: Callable[[int], None] | None) -> None:
         self._samples = samples
@@ -98,7 +98,7 @@ class Recipe:
     """How a model is quantized: 8 or 16 bits, a scale per tensor or per channel, and how ranges are found.
 
     Weights of signed types are symmetric, as the documents recommend; ``u8`` is not.
-    ``layers`` has the types of activations of nodes, by name, that are to differ from the rest.
+    ``layers`` has, by node name, the types of activations that differ from the rest.
     ``steps`` are the lowest and the highest code that 16-bit weights may have.
     """
 
@@ -110,7 +110,7 @@ class Recipe:
     steps: tuple[int, int] | None = None
 
     def check(self) -> None:
-        """Raise InvalidArgument for a choice that there is not."""
+        """Raise InvalidArgument for an unknown choice."""
         for what, word, known in (
             ("activation", self.activation, ACTIVATIONS),
             ("weight", self.weight, WEIGHTS),
@@ -154,7 +154,7 @@ def quantize_model(
 ) -> Quantized:
     """The QDQ form of a float model, with ranges measured on ``samples``. The HTP takes the result.
 
-    ``layers`` gives nodes, by name, another type of activations than the rest; what lies between two types is
+    ``layers`` gives nodes, by name, another type of activations than the rest. Values between two types are
     converted. ``restrict_quantization_steps``, as ``"-0x8000 0x7F7F"``, has the lowest and the highest code that
     16-bit weights may have; an HTP has none above 0x7F7F. ``progress(n)`` is called when sample ``n`` is about to
     run. Raises InvalidArgument for a bad choice or a model that is quantized already, and UnsupportedError when
@@ -210,10 +210,10 @@ def _accepted(
     recipe: Recipe,
     progress: Callable[[int], None] | None,
 ) -> tuple[bytes, dict[str, str]]:
-    """Quantize; what the HTP refuses in the result stays in floats, and the rest is quantized anew."""
+    """Quantize; nodes that the HTP refuses in the result stay in floats, and the rest is quantized again."""
     data = prepared.read_bytes()
     graph = parse_model(data).graph
-    # What depends on sizes and constants only is computed by the importer, which wants exact numbers.
+    # The importer computes nodes that depend on sizes and constants only, and needs exact numbers for that.
     constants = settle_types(read_model(data)).constants
     exact = [node.name for node in graph.node if all(name in constants for name in node.output)]
     floats = {node.name: _WHY_FLOAT for node in graph.node if node.op_type in _RECURRENT}
@@ -223,7 +223,7 @@ def _accepted(
             import_model(read_model(quantized))
         except (UnsupportedError, BadModel) as error:
             blamed = _blamed(graph, str(error.where.get("node", "")))
-            # The fault of a node that is in floats already lies with what it reads.
+            # If a refused node is in floats already, the nodes that it reads from are at fault.
             guilty = [name for name in (*blamed, *_makers(graph, blamed)) if name not in floats][:1]
             if not guilty:
                 raise
@@ -280,7 +280,7 @@ def _quantize(
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The quantizer fails in many ways, and its errors have no class in common: a model that it cannot take."""
+    """Turn any error of the quantizer into one of ours: its errors have no class in common."""
     try:
         yield
     except Exception as error:
@@ -308,14 +308,14 @@ def _read_steps(text: object) -> tuple[int, int]:
 
 
 def _overrides(prepared: Path, recipe: Recipe) -> dict[str, list[dict[str, Any]]] | None:
-    """What tensors have of their own, as the quantizer wants them named: types of results, ranges of weights."""
+    """Types of results and ranges of weights that differ from the recipe, in the quantizer's own form."""
     graph = parse_model(prepared.read_bytes()).graph
     overrides = {**_layer_overrides(graph, recipe), **_weight_overrides(graph, recipe)}
     return overrides or None
 
 
 def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
-    """Wider ranges of 16-bit weights, so that none of their codes is beyond the steps."""
+    """Wider ranges for 16-bit weights, which keep all codes within the steps."""
     if recipe.steps is None or recipe.weight != "s16":
         return {}
     readers = {node.input[1]: node for node in graph.node if node.op_type in _WITH_WEIGHTS and len(node.input) > 1}
@@ -328,7 +328,7 @@ def _weight_overrides(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, An
         most = [float(data.max())]
         if axis is not None:
             most = [float(one) for one in data.max(axis=tuple(each for each in range(data.ndim) if each != axis))]
-        # The quantizer divides what it is given by all codes of the type.
+        # The quantizer divides this range by all codes of the type.
         wider = (_MOST_STEPS_16 - 1) / min(-recipe.steps[0], recipe.steps[1])
         ranges = [
             {"rmin": np.float32(-one * wider), "rmax": np.float32(one * wider), "symmetric": True} for one in most
@@ -376,7 +376,7 @@ def _quiet() -> Iterator[None]:
         root.setLevel(before)
 
 
-# Notes that files carry about themselves and their parts, taken off before a tool that stumbles over them.
+# Files carry notes about themselves and their parts. Some tools fail on these, so they are taken off before.
 
 
 Notes = dict[tuple[str, str], dict[str, str]]
@@ -395,7 +395,7 @@ def without_notes(model: bytes) -> tuple[bytes, Notes]:
 
 
 def with_notes(model: bytes, notes: Notes) -> bytes:
-    """The model with notes on those of its parts that are still there; what it has by now is kept."""
+    """The model with the notes of the parts that are still there. Notes that it has by now stay."""
     if not notes:
         return model
     proto = parse_model(model)
@@ -412,7 +412,7 @@ def _pieces(proto: Any) -> Iterator[tuple[tuple[str, str], Any]]:
     yield ("model", ""), proto
     yield ("graph", ""), graph
     for node in graph.node:
-        # A node may have no name before, and one afterwards; the values that it makes keep theirs.
+        # A node without a name may get one in between; its results keep their names.
         yield ("node", next(iter(node.output), node.name)), node
     for tensor in graph.initializer:
         yield ("tensor", tensor.name), tensor

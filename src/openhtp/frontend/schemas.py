@@ -1,4 +1,4 @@
-"""What ONNX itself says about an operator: the types of its outputs, and the operators that it is short for."""
+"""ONNX's own definition of an operator: the types of its outputs, and the operators that it stands for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _MAX_INFERENCE_ELEMENTS = 4096
-# What onnx raises when a node contradicts itself; some of it comes from its C++ part as it is.
+# Errors that onnx raises when a node contradicts itself; some come directly from its C++ code.
 _INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -131,12 +131,12 @@ def _function(schema: Any, node: OnnxNode, types: Mapping[str, ValueType]) -> An
 
 
 def _refused(node: OnnxNode, error: Exception) -> UnsupportedOp:
-    """Not a broken file: ONNX's rules are wrong about some nodes that run elsewhere."""
+    """The error for a node that ONNX's rules refuse. It does not blame the file: some such nodes run elsewhere."""
     return UnsupportedOp(f"{node.title}: ONNX's rules find no shapes for it: {str(error).strip()}")
 
 
 def _inner_attributes(inner: Any, outer: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of a node in a body; some are the operator's own, under another name."""
+    """Attributes of a node in a body. Some refer to the operator's own attributes by another name."""
     attributes = {}
     for item in inner.attribute:
         if not item.ref_attr_name:
@@ -173,12 +173,12 @@ def evaluate(node: OnnxNode, inputs: Sequence[Array | None]) -> list[Array] | No
     try:
         results = iter(ReferenceEvaluator(model).run(None, feeds))
         return [np.asarray(next(results)) if name else np.zeros(0) for name in node.outputs]
-    except Exception as error:  # Anything: it is a reference, and not made for use.
+    except Exception as error:  # The reference implementation may raise anything.
         log.debug("%s is left to the graph: %s", node.title, error)
         return None
 
 
-# Inputs that ONNX lets a model compute and the HTP needs to know when a graph is compiled.
+# Inputs that an ONNX model may compute, but that the HTP needs when a graph is compiled.
 _REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 STATIC_INPUTS: dict[str, tuple[int, ...]] = {

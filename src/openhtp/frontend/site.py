@@ -246,7 +246,7 @@ class Site:
             return plain
         most = max(counts.values())
         best = [perm for perm, count in counts.items() if count == most]
-        # A draw between ONNX's order and another: the other comes from a convolution and likely leads to one.
+        # In a draw between ONNX's order and another, the other comes from a convolution and probably leads to one.
         return (
             next((perm for perm in best if perm != plain), plain) if counts.get(plain, 0) < len(indexes) else plain
         )

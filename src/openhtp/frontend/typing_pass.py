@@ -14,9 +14,9 @@ from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueT
 from openhtp.frontend.own_operators import is_own, own_types
 from openhtp.frontend.schemas import infer_types
 
-# Operators that ONNX's own rules have no shapes for, by domain: they give what they take.
+# Operators, by domain, without a rule for shapes in ONNX: their outputs have the type of their inputs.
 _SAME_SHAPE = {MICROSOFT: ("Gelu", "QuickGelu"), "": ("GroupNormalization",)}
-# And those that they have none for before this opset, though nothing changed.
+# Operators without such a rule before this opset, although nothing else changed with it.
 _FIRST_INFERRED = {"GreaterOrEqual": 16, "LessOrEqual": 16}
 _GENERAL_ADVICE = "Fix the inputs' sizes (dims=...), or make what it reads constant"
 _ADVICE = {
@@ -88,7 +88,7 @@ def _named_type(node: OnnxNode) -> np.dtype[np.generic]:
 
 
 def _constant_result(node: OnnxNode, typed: TypedModel) -> Array | None:
-    """Results that need no computing: constants, and shapes of things whose shape is known."""
+    """Results without computation: constants, and known shapes."""
     if node.domain or not node.outputs:
         return None
     if node.op_type == "Constant":

@@ -1,4 +1,4 @@
-"""What an ONNX value is in the QNN graph: one or more tensors that hold it, each with its axes in some order.
+"""An ONNX value in the QNN graph: one or more tensors that hold it, each with its axes in some order.
 
 ONNX images are channel-first, QNN's are channel-last. Rather than moving data at every border, a value remembers
 in which axis orders (*forms*) it exists; an op that needs another order gets a transposition, made once and

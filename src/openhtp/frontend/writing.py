@@ -1,6 +1,7 @@
-"""Operators that no QNN op stands for, written as nodes that have one.
+"""Writes operators that have no QNN op as nodes that have one.
 
-They are written here where it matters how: half precision overflows early, and an HTP likes few large products.
+These are the operators whose form matters: half precision overflows early, and an HTP is fastest with few large
+products.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Writer:
         raise UnsupportedOp(f"{self.node.title}: {problem}; {advice}")
 
 
-# Einsum as transpositions, sums and matrix products. Each operand is summed over the letters that nobody else has.
+# Einsum as transpositions, sums and matrix products. Each operand is summed over the letters that no other has.
 # Two operands at a time are then brought into the form ``[shared, own, summed]`` and ``[shared, summed, own]``,
 # multiplied as matrices, and their letters sorted again.
 
@@ -160,7 +161,7 @@ def _parsed_equation(w: Writer) -> tuple[list[_Term], str, dict[str, int]]:
 
 
 def _summed(w: Writer, term: _Term, kept: str) -> _Term:
-    """The term without the letters that nobody else has."""
+    """The term without the letters that no other term has."""
     axes = [axis for axis, letter in enumerate(term.letters) if letter not in kept]
     if not axes:
         return term
@@ -193,9 +194,9 @@ def _arranged(w: Writer, term: _Term, groups: tuple[str, str, str], sizes: dict[
 
 
 # Recurrent layers, step by step. The products with the sequence do not depend on the steps before, so they are one
-# MatMul for all of them; a step has only those with the state.
+# MatMul for all of them. A step has only the products with the state.
 
-# Steps become nodes: beyond this a graph takes longer to compile than anyone waits.
+# Steps become nodes: a graph of more steps takes too long to compile.
 _MOST_STEPS = 2048
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -290,7 +291,7 @@ def _check_recurrent(w: Writer, usual: list[str]) -> None:
 
 
 def _write_steps(w: Writer, prepared: Callable[[_Weights], _Step]) -> None:
-    """All steps of all directions. What is made of the weights is made once for all steps."""
+    """All steps of all directions. Values that depend on weights alone are made once for all steps."""
     steps, batch, _ = w.type(0).shape
     units = w.type(2).shape[-1]
     sequences, ends = [], []
@@ -391,7 +392,7 @@ def _fourier_kernel(size: int, bins: int, window: Array) -> Array:
 
 
 def _trilu(w: Writer) -> None:
-    """A triangle of the last two axes: which elements stay is known."""
+    """A triangle of the last two axes. The elements that stay are known."""
     rows, columns = w.type(0).shape[-2:]
     shift = w.node.inputs[1] if w.node.has(1) else ""
     line, column = w.constant(np.arange(rows).reshape(-1, 1)), w.constant(np.arange(columns))

@@ -1,8 +1,8 @@
 """How ONNX operators become QNN ops, one function per operator, one module per family.
 
-A rule gets a ``Site`` and emits QNN nodes on it. Operators that only differ in name are not here: their mapping is
-in the op's own file (``OnnxRule``) and ``apply_plain`` applies it. A module's ``KEEPS`` are those of its operators
-whose results are a selection of the first input's values: they fit its encoding without any rounding.
+A rule gets a ``Site`` and emits QNN nodes on it. Operators that only differ in name are not here: the op's own
+file has their mapping (``OnnxRule``), and ``apply_plain`` applies it. ``KEEPS`` of a module lists the operators
+whose results are a selection of the first input's values. Such results fit the input's encoding without rounding.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _prelu(site: Site) -> None:
     if out.dtype is not DType.INT_32:
         site.emit("Prelu", [x, slopes], [out])
         return
-    # The HTP's own has no integers, so it is written out.
+    # The HTP's own op takes no integers, so it is written out.
     zero = site.static(np.zeros(1, np.int32), DType.INT_32)
     above, below, scaled = (site.between(out.shape, out) for _ in range(3))
     site.emit("ElementWiseMaximum", [x, zero], [above])

@@ -36,7 +36,7 @@ def _indices(site: Site, index: int, size: int | None) -> TensorSpec:
 
 
 def _table(site: Site) -> TensorSpec:
-    """What is picked from. Embeddings are constants: stored unsigned with one scale, as activations are."""
+    """The table to pick from. Embeddings are constants, stored unsigned with one scale like activations."""
     value = site.value(0)
     if site.is_fixed and value.data is not None and value.quant is not None:
         stored = encodings.activation(value.dtype, value.quant)

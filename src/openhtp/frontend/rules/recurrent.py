@@ -9,8 +9,8 @@ from openhtp.frontend import values as vs
 from openhtp.frontend.model import Array
 from openhtp.frontend.site import Site
 
-# ONNX stacks the gates as input, output, forget, cell. Where QNN has each one's weights from the sequence, the
-# hidden state, and its bias.
+# ONNX stacks the gates as input, output, forget, cell. These are QNN's inputs for each gate's weights from the
+# sequence, for its weights from the hidden state, and for its bias.
 _PLACES = ((16, 17, 21), (3, 6, 9), (1, 4, 7), (2, 5, 8))
 _PORTS = 22
 _HIDDEN, _CELL = 10, 11
@@ -36,7 +36,7 @@ def _lstm(site: Site) -> None:
 
 
 def _check(site: Site) -> None:
-    """What ONNX's operator can do and the HTP's cannot."""
+    """Refuse features of ONNX's operator that the HTP's does not have."""
     if site.is_fixed:
         site.refuse("it has no encodings for what lies between its steps", "it is computed in floats")
     directions = _DIRECTIONS.get(site.attr("direction", "forward"))

@@ -19,7 +19,7 @@ _PADS = {"constant": "CONSTANT", "reflect": "MIRROR_REFLECT", "edge": "EDGE"}
 
 
 def _same_elements(site: Site) -> None:
-    """The output's shape is known by now, so all that is left is to rename the axes."""
+    """Rename the axes: the shape of the output is known by now."""
     value, (dtype, quant) = site.value(0), site.stored_as()
     shape = site.out_type().shape
     if value.data is not None and (value.dtype, value.quant) == (dtype, quant):

@@ -173,7 +173,7 @@ def _weight(site: Site, rank: int, perm: Perm) -> TensorSpec:
 
 
 def _padded(site: Site, x: TensorSpec, window: SpatialWindow) -> TensorSpec:
-    """QNN takes less padding than the kernel reaches; more than that is a Pad of its own."""
+    """The input, after a Pad for padding as large as the kernel or larger, which QNN does not take."""
     reach = [d * (k - 1) + 1 for d, k in zip(window.dilations, window.kernel, strict=True)]
     if all(max(pair) < limit for pair, limit in zip(window.pads, reach, strict=True)):
         return x
