@@ -41,9 +41,9 @@ class Descriptor:
     def close(self) -> None:
         """Close it. Again does nothing."""
         try:
-            # Likewise: taken out of the list and closed by one call, so that no other's is closed by the next.
+            # One call takes it out of the list and closes it, so a second close cannot hit another's descriptor.
             deque(map(close, iter(self._held.pop, None)), maxlen=0)
-        except (AttributeError, IndexError):  # it was closed before, or interrupted before there was anything
+        except (AttributeError, IndexError):  # it was closed before, or its making was interrupted
             return
 
     __del__ = close
@@ -87,7 +87,7 @@ def read_file(
             raise error(_too_large(Path(path), wanted, most, what))
         os.lseek(fd, offset, os.SEEK_SET)
         data = _read_bytes(fd, wanted)
-        # The size is what the file had when it was opened; some, as those of /proc, do not tell it at all.
+        # The size is that of the moment of opening; files of /proc, for example, report none at all.
         if nbytes is None and os.read(fd, 1):
             raise error(
                 f"{str(path)!r} holds more than the {len(data)} bytes that it says; expected {what} at rest"

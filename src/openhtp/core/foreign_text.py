@@ -3,7 +3,7 @@
 A terminal obeys escape sequences, a line break forges a line, an override of direction turns words around, and
 XML has no place for control characters at all. All of these are shown as JSON would write them (``\\u001b``), so
 text that is JSON already stays what it is. Code that shows text (``cli/_terminal.py``, ``report/page.py``,
-handlers of logs) calls ``printable``; nothing else has to think of it.
+handlers of logs) calls ``printable``; no other code needs to.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-# What JSON writes as it is and a terminal obeys: the second set of controls, overrides of direction, and the line
-# breaks that only Unicode has.
+# Characters that JSON leaves alone and a terminal obeys: the second set of controls, overrides of direction, and
+# the line breaks that only Unicode has.
 _OBEYED = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
 
 

@@ -46,7 +46,7 @@ def environment() -> dict[str, str]:
     variables = dict(os.environ)
     folders = [os.path.abspath(folder) for folder in variables.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if is_embedded():
-        # What was found for this program, the interpreter by itself would not find.
+        # The interpreter by itself would not find the folders that were found for this program.
         folders += [folder for folder in sys.path if folder and folder not in folders]
     if _ROOT not in folders and os.path.realpath(_ROOT) not in _installed():
         folders.insert(0, _ROOT)

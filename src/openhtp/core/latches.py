@@ -3,8 +3,8 @@
 What a signal handler raises (Ctrl-C) comes on the main thread between any two steps of Python code. ``Event``,
 ``Condition``, ``Queue``, ``Semaphore`` and ``Future`` of the standard library are Python code that holds a lock:
 a thread that is interrupted within them leaves it locked for good, and all others hang. Here nothing is locked.
-Each waiter has a queue of its own, in which it is told to look again; waiting and telling are one call into C
-each. See decision 027.
+Each waiter has a queue of its own, through which it is woken; waiting and waking are one call into C each. See
+decision 027.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 class Latch:
     """Closed until it is opened, and open from then on.
 
-    It is opened on a thread of ours. A caller that opens it may be interrupted before all waiters are told, and
-    must be sure to open it again, or have waiters that look from time to time.
+    It is opened on a thread of ours. A caller that opens it may be interrupted before all waiters are woken. Such
+    a caller must open it again, or its waiters must look from time to time.
     """
 
     __slots__ = ("calls", "is_open")
@@ -37,7 +37,7 @@ class Latch:
         self.calls: list[Callable[[], object]] = []
 
     def unlock(self) -> None:
-        """Let everybody go on; again does nothing."""
+        """Let all waiters go on. A second call does nothing."""
         self.is_open = True
         while self.calls:
             try:
@@ -104,7 +104,7 @@ class Latch:
 
 
 def _make(call: Callable[[], object]) -> None:
-    """An error in one call does not keep the others from being made."""
+    """Make one call. Its error does not prevent the others."""
     try:
         call()
     except Exception:
@@ -130,7 +130,7 @@ class Promise(Generic[_T]):
         self._end(None, error)
 
     def settle(self, work: Callable[[], _T]) -> None:
-        """Make it, here; whatever goes wrong is its error."""
+        """Compute the value here. An exception becomes the promise's error."""
         try:
             value = work()
         except BaseException as error:
@@ -139,7 +139,7 @@ class Promise(Generic[_T]):
             self.keep(value)
 
     def done(self) -> bool:
-        """Whether it was made, or could not be."""
+        """Whether there is a value or an error."""
         return self._latch.is_open
 
     def result(self, timeout: float | None = None) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openhtp.core.units import MIB
 
 SESSION_LIMIT_BYTES = 3840 * MIB
-"""What one session (process domain) of an HTP can address: 3.75 GB, weights and tensors together."""
+"""The bytes that one session (process domain) of an HTP can address: 3.75 GB, weights and tensors together."""
 
 MAX_SHARED_WEIGHT_GRAPHS = 64
 """Graphs of one context whose common weights can be stored once."""

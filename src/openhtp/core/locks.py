@@ -1,7 +1,8 @@
 """The locks of the runtime and the one order in which a thread may take them.
 
-A thread that holds a lock takes only such as stand further down; none is held while code of the user runs. Tests
-make all locks with ``check_order(True)``: then taking one out of order raises instead of waiting for a deadlock.
+A thread that holds a lock takes only locks that stand further down. No lock is held while code of the user runs.
+Tests make all locks with ``check_order(True)``: then taking one out of order raises instead of waiting for a
+deadlock.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 ORDER = (
     "building",  # one thread at a time finalizes a graph
     "device",  # which link a device has, and whether it was freed
-    "votes",  # which perf profile a device has; held while the device is told
+    "votes",  # which perf profile a device has; held while the device is notified
     "growth",  # one thread at a time adds slots to a pool, which asks the device to register memory
     "control",  # one request at a time is sent
     "local",  # the device in this process; held while its loop turns, which completes executions

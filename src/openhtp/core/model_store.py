@@ -1,7 +1,8 @@
 """The store of models that were prepared before. Each is a file, named by a key of all that it depends on.
 
-Processes share a store: files appear whole or not at all. What was used least lately goes when there is no room.
-A file of a store is read as if an enemy had written it. One that is damaged, or is another's, counts as not there.
+Processes share a store: files appear whole or not at all. Without room, the models that were used least recently
+go. A file of a store is read as if an enemy had written it. A damaged file, or one of another user, counts as
+missing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MOST_ENTRY = 64 * GIB
 _MOST_LIMIT_DIGITS = 20
 # How often a process that waits for the lock looks again. A closed model waits no longer than that.
 _LOOK_AGAIN_S = 0.05
-# A file that was begun so long ago and never got its name is of a process that was killed. Locks are made anew.
+# A file that was begun so long ago and never got its name belongs to a killed process. Locks are made again.
 _ABANDONED_S = 24 * 3600
 
 
@@ -56,7 +57,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """What a store tells of one of its files; ``used_s`` is when it was last used, in seconds since 1970."""
+    """The facts about one file of a store; ``used_s`` is the time of the last use, in seconds since 1970."""
 
     path: Path
     kind: str
@@ -82,7 +83,7 @@ class ModelStore:
     # Looking
 
     def models(self) -> list[StoredModel]:
-        """All models, what was used last first. A file that says nothing of itself is listed as unknown."""
+        """All models, the most recently used first. A file without a readable head is listed as unknown."""
         rows = []
         for path, about in self._files():
             header = _header_of(path)
@@ -121,7 +122,7 @@ class ModelStore:
         return freed
 
     def trim(self) -> None:
-        """Remove what was used least lately, until all that is left is within the limit."""
+        """Remove the least recently used models until the rest is within the limit."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
         over = sum(about.st_size for _, about in files) - self.limit
         for path, about in files:
@@ -153,7 +154,7 @@ class CacheEntry:
         self._lock = self.path.with_name(f".{self.path.name}.lock")
 
     def exists(self) -> bool:
-        """Whether somebody has put something there."""
+        """Whether there is a file."""
         return self.path.is_file()
 
     def read(self) -> dict[str, bytes] | None:
@@ -178,7 +179,7 @@ class CacheEntry:
         return parts
 
     def write(self, parts: Mapping[str, bytes]) -> bool:
-        """Put it there: on the disk first, then under its name. Only under the lock.
+        """Write the file: on the disk first, then under its name. The caller holds the lock.
 
         False if it is larger than the store may be. Others go if there is no room.
         """
@@ -241,7 +242,7 @@ class CacheEntry:
 
 
 def user_store(tell: Callable[[str], object] = log.info) -> ModelStore | None:
-    """The store of this user. None if it is switched off, or cannot be used, which ``tell`` is told in one line.
+    """The store of this user. None if it is off, or cannot be used: then ``tell`` gets one line.
 
     ``OPENHTP_CACHE`` is ``off``, or a folder to use instead of ``openhtp/models`` in the user's cache folder.
     """
@@ -278,7 +279,7 @@ def user_folder() -> Path:
 
 @functools.cache
 def code_fingerprint() -> str:
-    """The text of all our code: nobody has to remember to count a version up."""
+    """A digest of all our code, so that nobody has to remember to raise a version."""
     digest = blake3(f"{VERSION} {BUILD_ID}".encode())
     package = Path(__file__).parents[1]
     for path in sorted(path for suffix in ("py", "toml", "so") for path in package.rglob(f"*.{suffix}")):

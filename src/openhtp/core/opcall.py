@@ -62,7 +62,7 @@ VECTOR_KINDS = (
 """Done by the HVX. ``affine`` has a constant operand; the last two are what happens to an image on its way in."""
 
 HELPER_KINDS = ("convert", "stem_pack")
-"""What the HVX does for the HMX: results back to their stored type, and pixels into the depth of a stem."""
+"""Work of the HVX for the HMX: results back to their stored type, and pixels into the depth of a stem."""
 
 MOVES_NOTHING = "reshape"
-"""The kind of what only gives data another shape: no unit is busy with it, and it makes nothing."""
+"""The kind of ops that only give data another shape: no unit is busy with them, and they write nothing."""

@@ -62,7 +62,7 @@ class NumberFormat(enum.Enum):
 
 
 def precision_of(tensors: tuple[TensorSpec, ...]) -> NumberFormat | None:
-    """The format that tensors of one kernel tell; None if they are all integers, which are of no precision."""
+    """The format that the tensors of one kernel imply; None if all are integers, which have no precision."""
     precision = None
     for spec in tensors:
         if spec.dtype.is_fixed_point:

@@ -16,7 +16,7 @@ from openhtp.core.checks import items_of, real_number, shown, type_in_words, who
 from openhtp.core.errors import InvalidArgument
 
 HIGHEST_WEIGHT_16 = 0x7F7F
-"""Of the codes of 16-bit weights, those above it do not exist in the HTP's hardware."""
+"""The highest code of 16-bit weights that the HTP's hardware has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ Order = Callable[[], object]
 
 
 class _Starter:
-    """The thread that starts threads: the orders it takes, and which of several that came to serve them does."""
+    """The thread that starts threads. Of several that were started to serve the orders, one does."""
 
     def __init__(self) -> None:
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -35,7 +35,7 @@ class _Starter:
         self.order: Callable[[Order], None] = self._orders.put
 
     def start(self) -> None:
-        """Have it ready. After an interrupt here the next call starts another, which finds the first and ends."""
+        """Make sure that it runs. After an interrupt here, the next call may start another, which ends at once."""
         if not self._servers:
             _thread.start_new_thread(self._serve, ())
 
@@ -148,8 +148,8 @@ def beside(work: Callable[[], _T], *, name: str) -> Promise[_T]:
 def finish(work: Callable[[], _T], *, name: str, discard: Callable[[_T], object] = lambda result: None) -> _T:
     """Do work that must not stop half-way on a thread of ours, and wait for it. Its errors are raised here.
 
-    If the wait is interrupted, the work is finished all the same, and ``discard`` is given what it made. On a
-    thread of ours, which nothing interrupts, it is done at once.
+    If the wait is interrupted, the work is finished all the same, and ``discard`` gets the result. On a thread of
+    ours, which nothing interrupts, the work is done at once.
     """
     if isinstance(threading.current_thread(), OwnThread):
         return work()

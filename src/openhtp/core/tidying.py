@@ -40,7 +40,7 @@ def start() -> None:
 
 
 def flush() -> None:
-    """Wait until what was posted so far is done; a program that has no backend yet may be the first to ask."""
+    """Wait until everything posted so far is done. A program without a backend may call this, too."""
     start()
     done = Latch()
     post((done.unlock, ()))

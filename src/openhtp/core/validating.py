@@ -1,4 +1,4 @@
-"""One validator for what people write: options, config files, scenarios and studies.
+"""The one validator of values that people write: options, config files, scenarios and studies.
 
 A kind (``value_kinds.py``) says what a value may be. A *place* says where the value stands, and words the
 complaint: which source, which key, and which line if the value was read from text. A ``WrittenValue`` is a value

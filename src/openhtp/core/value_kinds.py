@@ -1,4 +1,4 @@
-"""What a value may be: kinds that read what a person wrote, or say in words what they expected.
+"""Kinds of values: each reads a value that a person wrote, or says in words what it expected.
 
 Options, config files, scenarios and studies all have values of these kinds. A kind does not know where a value
 stands: ``validating.py`` joins its words to the place.
