@@ -1,8 +1,8 @@
-"""The chip's program of a stored graph: its operations in running order, tile by tile, and what is paged between
+"""The chip's program of a stored graph: its operations in running order, tile by tile, and the transfers between
 DDR and VTCM for each.
 
-The compiler's placement comes out of it as it was, so a loaded graph is not placed again. It is a file's word:
-whoever uses it must see whether it fits the program that it is used for.
+It preserves the compiler's placement, so a loaded graph is not placed again. It comes from a file: its user must
+check that it fits the program.
 """
 
 from __future__ import annotations

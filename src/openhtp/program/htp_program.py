@@ -169,7 +169,7 @@ class Buffer:
 class HtpProgram:
     """A portable program made ready for one SoC. Tensors, static data and options are those of ``source``.
 
-    ``placed`` is where its data lies in VTCM, if that is known already: a file had it.
+    ``placed`` says where its data lies in VTCM, if a file had that already.
     """
 
     source: QnnProgram

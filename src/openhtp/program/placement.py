@@ -31,7 +31,7 @@ class Move(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A range of VTCM: the result of kernel ``maker`` or a part of it, strips passing through, or its weights."""
+    """A range of VTCM for kernel ``maker``: its result or a part of it, strips on their way, or its weights."""
 
     maker: int
     role: RangeRole
