@@ -44,7 +44,7 @@ def float_nodes(program: QnnProgram) -> Iterator[QnnNode]:
             yield node
 
 
-# Convolutions of so many channels are what the documents call short.
+# The documents call convolutions of so many channels short.
 SHORT_DEPTH = 4
 _MIDDLE_8 = -128
 

@@ -1,4 +1,4 @@
-"""What becomes of a clamp that is folded into the node before it: bounds that count, and results that change."""
+"""Folding a clamp into the node before it: the bounds that still count, and the results that change."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Bounds = tuple[float, float]
 
 
 def may_fuse(between: TensorSpec, result: TensorSpec) -> bool:
-    """Whether nobody else sees what lies between a node and the clamp that reads it, and the type stays."""
+    """Whether no other node reads the tensor between a node and its clamp, and the type stays."""
     return between.kind is TensorKind.NATIVE and between.dtype == result.dtype
 
 
 def folded_range(producer: str, clamp: Node, bounds: Bounds, result: TensorSpec) -> Bounds | None:
-    """Between what the results of a convolution lie that a clamp is folded into. None if it is not always folded.
+    """The range of the results of a convolution with a folded clamp. None if the clamp is not always folded.
 
-    The convolution then writes in the clamp's encoding, and its own is gone. A Relu still cuts off at 0. Of a
-    ReluMinMax the ends of that encoding are all that is left: its bounds do not count, unless both lie inside and
-    the type has 8 bits. So the vendor's x86 library computes; clients whose encodings are wider than the bounds
-    turn folding off.
+    The convolution then writes in the clamp's encoding, and its own is gone. A Relu still cuts off at 0. A
+    ReluMinMax only keeps the ends of that encoding: its bounds do not count, unless both lie inside and the type
+    has 8 bits. The vendor's x86 library computes like this. Clients whose encodings are wider than the bounds turn
+    folding off.
     """
     if producer == "MatMul" or find_op(producer).weights is None or not is_always_folded(clamp):
         return None
@@ -75,7 +75,7 @@ def holds(between: TensorSpec, result: TensorSpec, bounds: Bounds) -> bool:
 
 
 def _cuts(result: TensorSpec, bounds: Bounds, folded: Bounds) -> bool:
-    """Whether what is left of a clamp cuts off where its bounds did, up to half a step."""
+    """Whether a folded clamp still cuts off at its bounds, up to half a step."""
     assert isinstance(result.quant, ScaleOffset)
     low, high = _range(result, result.quant)
     slack = 0.5 * result.quant.scale

@@ -126,7 +126,7 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
     first = program.source.resolved(kernel.nodes[0])
     precision = precision_of((*activations, *written))
     if op_of(first).own is not None:
-        # What an operator of a package says that it moves beyond its tensors comes from DDR, as weights do.
+        # Bytes that an operator of a package declares beyond its tensors come from DDR, like weights.
         own_bytes = sum(spec.nbytes for spec in (*activations, *constants, *written))
         further = max(0, work.bytes_read + work.bytes_written - own_bytes)
         weights += further // (1 if precision is None else precision.weight_bytes)

@@ -1,8 +1,8 @@
 """Native KV caches: recognises the one structure that an HTP computes on tiles, and refuses others with a reason.
 
 Per head: ``idx = Add(cache_index, iota)``; ``K' = ScatterElements(past_key, idx, k_new, axis 3)``; ``V' =
-ScatterElements(past_value, Transpose(idx), v_new, axis 2)``; both are read by a MatMul. The vendor's library is
-silent about most of what is refused here, and computes something else.
+ScatterElements(past_value, Transpose(idx), v_new, axis 2)``; both are read by a MatMul. The vendor's library
+accepts most of the graphs that are refused here without a word, and computes something else.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def _spilled(program: HtpProgram, vtcm_bytes: int) -> int:
 def ordered_for_memory(kernels: Sequence[KernelSize], needs: Sequence[tuple[int, ...]]) -> list[int]:
     """Numbers of the kernels in an order in which each comes after all kernels that it ``needs``.
 
-    Of the kernels that could run, the one with the least growth of memory goes first, the earlier of equals.
+    Of the kernels that could run, the one that adds the least memory goes first; of equals, the earlier.
     """
     readers: list[list[int]] = [[] for _ in kernels]
     waiting = [len(set(each)) for each in needs]

@@ -16,7 +16,7 @@ from openhtp.program.placement import DmaTransfer, Move, Placement, RangeRole
 
 @dataclass(frozen=True, slots=True)
 class Lump:
-    """A kernel as the walk sees it: bytes of its result, whose results it reads, what the client wrote or reads.
+    """A kernel for the walk: bytes of its result, the kernels that it reads from, bytes of the client's tensors.
 
     ``strip`` is the VTCM that two pieces of it need: one is worked on while another moves.
     """
@@ -47,7 +47,7 @@ class Walked:
 
 
 def walk(lumps: Sequence[Lump], arena: Arena) -> Walked:
-    """Place every result, and tell what moves."""
+    """Place every result, and return the placement with all transfers."""
     return _Walk(lumps, arena).run()
 
 

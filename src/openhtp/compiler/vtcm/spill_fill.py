@@ -1,4 +1,4 @@
-"""The spill-fill buffer: what waits in DDR at once, because VTCM has no room for it.
+"""The spill-fill buffer: results that wait in DDR because VTCM has no room for them.
 
 The rules were learned from what the vendor's compiler says of its binaries. docs/compiler.md has them, with the
 cases that they explain and those that they do not. The walk (``spill.py``) moves parts of results; that compiler
@@ -49,7 +49,7 @@ def spill_fill_bytes(program: HtpProgram) -> int:
     results = []
     for number, (kernel, size) in enumerate(zip(program.kernels, sizes, strict=True)):
         specs = [program.tensors[name] for name in kernel.outputs]
-        # What the client will read is in DDR anyway.
+        # Tensors that the client will read are in DDR anyway.
         windowed = size.kind in _WINDOWED
         nbytes = sum(block_bytes(spec, half=half, windowed=windowed) for spec in specs if not spec.kind.is_output)
         strips = strips_in(size, specs[0].shape, moved=number in resized)
