@@ -1,4 +1,4 @@
-"""A network's kernels as arrays: what each keeps busy at rates of one, so that any SoC only has to divide."""
+"""The work of a network's kernels as arrays, at rates of one: for a SoC, numpy divides them by its rates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AMOUNTS = (
 RETILED = "retiled"
 """Elements of a flat KV cache that are put into tiles; no published network has any, so it was not fitted."""
 DMA_AMOUNTS = ("edge_dma", "spill")
-"""What the DMA moves of activations: at the edges of the network, and where VTCM is too small."""
+"""Bytes of activations that the DMA moves: at the edges of the network, and where VTCM is too small."""
 
 _BY_WINDOW = frozenset({"depthwise", "pool"})
 # A gather reads the rows that it picks, and no others.
@@ -69,7 +69,7 @@ _MOVED = {
 
 
 def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> dict[str, float]:
-    """What the HMX and the HVX have to do for a kernel."""
+    """The work of the HMX and the HVX for a kernel."""
     wide = precision.activation_bytes - 1
     blocks = kernel.written * kernel.vector_padding[wide] / MEGA
     amounts = {
@@ -175,7 +175,7 @@ class Amounts:
 
 
 UNITS = 5
-"""What a kernel keeps busy: HMX, HVX, DMA for activations, DMA for weights, and its fixed cost."""
+"""The units that a kernel keeps busy: HMX, HVX, DMA for activations, DMA for weights, and its fixed cost."""
 _HMX, _HVX, _DMA, _WEIGHTS, _OVERHEAD = range(UNITS)
 _IN_MB = ("weights", *DMA_AMOUNTS)
 _FIXED = ("launch", "matrices", "groups", "edge")

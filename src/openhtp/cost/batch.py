@@ -29,7 +29,7 @@ from openhtp.hw.soc import SocSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and how a network runs. Left out, the whole VTCM, all HVX threads, and the DDR for itself.
+    """Where and how a network runs. By default it has the whole VTCM, all HVX threads, and the DDR for itself.
 
     ``hvx_threads`` and ``vtcm_mb`` are what the graph's options of these names give it; ``ddr_gbs`` is the part of
     the bandwidth that others leave. ``clocks`` are those of the votes in force.
@@ -145,5 +145,5 @@ def _price(
 def _speeds(setting: Setting, known: FoundRates) -> Speeds:
     threads = 1.0 if setting.hvx_threads is None else setting.hvx_threads / setting.soc.hvx
     clocks, share = setting.clocks, 1.0 if setting.ddr_gbs is None else setting.ddr_gbs / known.rates.ddr_gbs
-    # What others leave of the bandwidth does not grow with the bus, nor the bus with what they leave.
+    # The bandwidth that others leave does not grow with the bus, nor the bus with that bandwidth.
     return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=min(clocks.bus, share))

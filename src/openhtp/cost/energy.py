@@ -1,9 +1,8 @@
 """Energy of a run, for comparing settings with one another: modelled, and only ratios mean anything.
 
-No public source states the energy of an HTP. What is known is what arithmetic and movement cost beside each other,
-from the energies of a 45 nm process that M. Horowitz published ("Computing's energy problem", ISSCC 2014); newer
-processes scale all of them down. So picojoules here are those of that process, and what is shown to people is a
-ratio, or a class: the next class is twice the energy.
+No public source states the energy of an HTP. M. Horowitz published the energies of arithmetic and of moving data
+in a 45 nm process ("Computing's energy problem", ISSCC 2014); newer processes scale all of them down. Picojoules
+here are those of that process. People see a ratio, or a class: the next class is twice the energy.
 
 At a given rate of inferences, power goes with the energy of each.
 """
@@ -36,7 +35,7 @@ _CLASS_0_PJ = 1e6
 
 
 def on_chip_pj(kernels: Sequence[KernelSize], formats: Sequence[NumberFormat]) -> float:
-    """Energy of what kernels compute and move on the chip, at the highest voltage."""
+    """Energy of computing and of moving data on the chip, at the highest voltage."""
     return math.fsum(_kernel_pj(kernel, form) for kernel, form in zip(kernels, formats, strict=True))
 
 

@@ -1,7 +1,7 @@
-"""How fast language models run: decoding is bound by what it reads, a prefill pass by what it multiplies.
+"""How fast language models run: reading bounds decoding, multiplying bounds a prefill pass.
 
-How long both take is fitted to published rates (below), and every result says how far off models were
-that had no part in the fit. Everything here is modelled.
+Both times are fitted to published rates (below). Every result states the error on models that had no part in the
+fit. Everything here is modelled.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from openhtp.hw.catalog import find_soc
 WEIGHT_BITS = {"w4a16": 4, "w8a16": 8, "w4fp16": 4}
 
 
-# What a native KV cache and a masked softmax save. Published rates are of flat caches and added masks, so the
-# fitted times are theirs. What they grow by with the context is shared out among three kinds of work, as the cost
-# model prices them. The cache is read. A flat one is put into the HMX's tiles in every pass, all of its context,
-# which is taken for a transpose; a native one is there already. Scores get their mask added and are exponentiated
-# at every place; a masked softmax exponentiates those of valid places and only looks at the mask of others.
+# Savings of a native KV cache and of a masked softmax. Published rates, and so the fitted times, are of flat
+# caches and added masks. The part of a time that grows with the context is divided among three kinds of work, as
+# the cost model prices them. First, the cache is read. Second, a flat cache is put into the HMX's tiles in every
+# pass, with all of its context, which is priced as a transpose; a native cache is in tiles already. Third, scores
+# get their mask added and are exponentiated at every place; a masked softmax exponentiates those of valid places
+# and only looks at the mask of others.
 
 
 KV_FORMS = ("flat", "native")
@@ -47,7 +48,7 @@ class AttentionForm:
     context: int
 
     def passed_ms(self, soc: str, growing_ms: float, kv_bytes: int, scores: int) -> float:
-        """What is left of the part of a pass's time that grows with the context, which is of a flat cache."""
+        """The part of a pass's time that grows with the context, reduced from that of a flat cache."""
         parameters = fitted_parameters()
         rates = find_rates(find_soc(soc), parameters).rates
         price = {kind: parameters.vector[kind][_WORD] / rates.vector_speed for kind in ("add", "softmax")}
@@ -96,7 +97,7 @@ class LlmShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * context
 
     def weight_bytes(self, precision: str) -> float:
-        """What decoding one token reads of the weights: the layers, and the output matrix at 8 bits."""
+        """Bytes of weights that decoding one token reads: the layers, and the output matrix at 8 bits."""
         return self.layer_weights * WEIGHT_BITS[precision] / 8 + self.output_weights
 
     def scores(self, context: int) -> int:
@@ -164,7 +165,7 @@ class RateLine:
     unit_ms: dict[str, float]
 
     def time_ms(self, shape: LlmShape, soc: str, precision: str, context: int) -> float:
-        """The time on a SoC; on one without rows, what others have for the bandwidth of their memory."""
+        """The time on a SoC. A SoC without published rates gets the time that others have for its bandwidth."""
         unit = self.unit_ms.get(soc)
         if unit is None:
             ratios = [known * find_soc(name).dma_gbs for name, known in self.unit_ms.items()]

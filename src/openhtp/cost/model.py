@@ -1,8 +1,8 @@
 """From a compiled graph to its time on a SoC.
 
-Each kernel keeps three things busy: the HMX, the HVX and the DMA, which moves what VTCM has no room for. Its tiles
-pass through them as through a pipeline, and weights come ahead; ``timeline.py`` puts that together. On top comes a
-fixed cost per kernel and one per invocation.
+Each kernel keeps three units busy: the HMX, the HVX and the DMA, which moves the data that VTCM has no room for.
+Its tiles pass through them as through a pipeline, and weights come ahead; ``timeline.py`` puts that together. On
+top comes a fixed cost per kernel and one per invocation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WRITING = (Move.STORE, Move.SPILL)
 
 
 class Bound(enum.Enum):
-    """What takes most of a kernel's time."""
+    """The unit that takes most of a kernel's time."""
 
     HMX = "HMX"
     HVX = "HVX"
@@ -58,7 +58,7 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True)
 class NearestFamily:
-    """The published networks whose time is spent most alike: 1 is the same shares of the same kinds of op.
+    """The published networks with the most similar shares of time by kind of op. 1 means equal shares.
 
     ``median_error`` is how far off their times were, predicted by a fit that had seen none of them.
     """
@@ -182,7 +182,7 @@ def _energy(run: PricedRun, clocks: Clocks) -> float:
 
 
 def _op_times(run: PricedRun) -> tuple[OpTime, ...]:
-    """Each kernel from the end of the one before it to its own, so that they add up to the network's time."""
+    """Each kernel's time from the end of the one before it to its own end; their sum is the network's time."""
     line, busy = run.line, run.busy
     us = (line.end - line.begin)[0]
     waits = np.maximum(0.0, us - line.own[0])
@@ -246,7 +246,7 @@ def kind_shares(ops: Sequence[OpTime]) -> dict[str, float]:
 
 
 def nearest_family(ops: Sequence[OpTime]) -> NearestFamily:
-    """The published family whose shares of time point most in the direction of these (the cosine between both)."""
+    """The published family whose shares of time are most similar to these (by the cosine between both)."""
     report = accuracy_report()
     shares = kind_shares(ops)
     likeness = {name: _cosine(shares, profile) for name, profile in report.profiles.items()}
@@ -274,7 +274,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyReport:
-    """All groups, by what they have in common; each family of networks was predicted by a fit without it.
+    """All groups, by their common trait. Each family of networks was predicted by a fit without it.
 
     ``profiles`` has the shares of time of each family by kind of op. ``tools/fit_cost_model.py`` found it and
     wrote it down.

@@ -22,7 +22,7 @@ from openhtp.hw.soc import SocSpec
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How much of what a block has empty is paid for: 0 nothing, 1 all of it."""
+    """The part of a block's empty space that costs time: 0 for none, 1 for all of it."""
 
     rows: float
     channels: float
@@ -121,7 +121,7 @@ def find_rates(soc: SocSpec, parameters: Parameters) -> FoundRates:
 
 
 def _distance(known: SocSpec, soc: SocSpec) -> tuple[float, ...]:
-    """Architecture first, then class of chip, then what the two have; the order of the file settles the rest."""
+    """Compare architecture first, then the class of chip, then its units; the order of the file settles ties."""
     speed = abs(math.log(known.dma_gbs / soc.dma_gbs)) if soc.stream_gbs else 0.0
     return (
         abs(known.arch - soc.arch),
@@ -138,7 +138,7 @@ def _class(soc: SocSpec) -> int:
 
 
 def _adapted(rates: SocRates, near: SocSpec, soc: SocSpec) -> SocRates:
-    """Scale by what is known of the SoC: threads, bandwidth, shortest invocation."""
+    """Scale by the known facts of the SoC: threads, bandwidth, shortest invocation."""
     bandwidth = soc.stream_gbs / near.dma_gbs if soc.stream_gbs and near.stream_gbs else 1.0
     return replace(
         rates,

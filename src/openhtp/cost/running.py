@@ -18,16 +18,16 @@ from openhtp.program.htp_program import HtpProgram
 from openhtp.program.placement import Placed
 
 COMPRESSED = 0.8
-"""What is left of bytes that are compressed on their way (DLBC); estimated, as no public source states it."""
+"""The part of the bytes that remains after compression (DLBC); estimated, as no public source states it."""
 CACHED = 0.6
 """How long a spill takes if the system's cache takes it, against DDR; estimated."""
 NEXT_CORE = 0.85
-"""What each core after the first adds to the speed of one execution; estimated."""
+"""The speed that each core after the first adds to one execution; estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a graph's options change about its time. Left out, it has all of one core.
+    """The effect of a graph's options on its time. By default the graph has all of one core.
 
     ``moved`` and ``fetched`` are the parts that remain of the times of activations and weights on their way.
     """
@@ -41,7 +41,7 @@ class Tuning:
 
     @classmethod
     def of(cls, program: HtpProgram) -> Tuning:
-        """What the options of a program say."""
+        """The effect of a program's options."""
         options = program.options
         fetched = packed_share(program) if options.weights_packing else 1.0
         return cls(

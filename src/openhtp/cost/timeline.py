@@ -1,4 +1,4 @@
-"""How long kernels take one after the other, with what overlaps: the one place where time is put together.
+"""How long kernels take one after the other, with all overlaps. No other module adds up times.
 
 A kernel is cut into tiles, which pass through the DMA, the HMX and the HVX as through a pipeline: while one tile
 is multiplied, the results of the one before are converted and the next one's data come. So it takes as long as its
