@@ -1,8 +1,8 @@
 """Memory that holds code which was needed to load a graph, and is not needed to run it.
 
-Making sessions goes through most of ONNX Runtime, 17 MB of it; running them through a fifth of that. The rest
-would count as this process's memory until the system runs short of it. Code is in its file unchanged, so what is
-given back and needed after all is there again when it is next used.
+Making sessions uses most of ONNX Runtime's code, 17 MB of it; running them uses a fifth of that. The rest would
+count as this process's memory until the system runs short of it. Code does not differ from its file, so a page
+that was given back is read again when it is next used.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 LARGE_BYTES = 16 << 20
-"""Loading graphs with so many bytes of weights takes much longer than having the code back."""
+"""Loading graphs with so many bytes of weights takes much longer than reading the code again."""
 
 
 _BESIDE_MODULES = ("libpython3.", "libcrypto.")
-"""How the names of libraries begin that modules of the interpreter need, wherever they are."""
+"""Beginnings of the names of libraries that modules of the interpreter need, in any folder."""
 
 
 def give_back_code() -> None:
-    """Give back what the libraries of Python's modules have in memory as it is in their files."""
+    """Give back the memory of libraries of Python's modules that does not differ from their files."""
     advise: Any = ctypes.CDLL(None).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for begin, end in unchanged_pages():
@@ -30,7 +30,7 @@ def give_back_code() -> None:
 
 
 def unchanged_pages() -> list[tuple[int, int]]:
-    """Where in memory nobody can write, and nobody has: the loader does in some pages, and debuggers may."""
+    """Ranges of memory that are read-only and unchanged: the loader writes to some pages, and debuggers may."""
     files = _module_files()
     pages: list[tuple[int, int]] = []
     mapping: tuple[int, int] | None = None

@@ -90,7 +90,7 @@ def prepare(
 
 
 class _Cutting:
-    """Makes the parts of a model, one after the other, as each has to know what the ones before it give."""
+    """Makes the parts of a model one after the other: each needs to know the results of those before it."""
 
     def __init__(
         self, model: ModelProto, external: Mapping[str, Array], cuts: Cuts, threads: int, *, flowing: bool
@@ -111,11 +111,11 @@ class _Cutting:
         self._buffers: dict[str, SegmentBuffer] = {}
         self._windows: dict[str, RowWindow] = {}
         self._cut_from: dict[str, FilterPart] = {}
-        # What each part reads and makes, of whatever it has but windows.
+        # The values that each part reads and makes, without windows.
         self._lives: list[Segment] = []
 
     def run(self) -> PreparedSegments | None:
-        """All parts and their sessions. None if the shape of something between two is not known."""
+        """All parts and their sessions. None if the shape of a value between two parts is unknown."""
         outputs = [value.name for value in self._model.graph.output]
         nodes = self._with_states(used_nodes(self._model.graph.node, outputs))
         runs = self._runs_in_strips(nodes, outputs)
@@ -152,7 +152,7 @@ class _Cutting:
         readers.update(outputs)
         runs: dict[int, str] = {}
         heads: dict[str, Any] = {}
-        carried: dict[str, str] = {}  # the run that makes a value which nothing but the next node reads
+        carried: dict[str, str] = {}  # the run that makes a value for the next node alone
         for node in nodes:
             run = carried.pop(node.input[0], None) if node.input else None
             if run is not None and not stays_in_strips(heads[run], node):
@@ -205,7 +205,7 @@ class _Cutting:
         return cut_into_channels(segment.nodes, source, filters, dtype, ends)
 
     def _made_type(self, nodes: Sequence[Any]) -> np.dtype[Any]:
-        """The type of what the last of a run's nodes makes."""
+        """The type of the result of a run's last node."""
         zero = {"QuantizeLinear": 2, "QGemm": 8}.get(nodes[-1].op_type)
         if zero is None or len(nodes[-1].input) <= zero:
             return rounded_type(nodes)
@@ -231,7 +231,7 @@ class _Cutting:
                 {strip.windows[name].of if name in strip.windows else name for name in names}
                 for names in (strip.reads, strip.writes)
             )
-            # From the second strip on, the result is there already and has to stay.
+            # From the second strip on, the result exists already and must stay.
             self._lives.append(
                 Segment((), (*sorted(reads), *sorted(writes & begun)), tuple(sorted(writes - begun)))
             )
@@ -255,7 +255,7 @@ class _Cutting:
         self._initializers[name] = tensor
 
     def _open_alike(self, segment: Segment, called: Mapping[str, str]) -> None:
-        """Open a part of values that its session calls so; those of the same names have one session."""
+        """Open a part whose session has these names for its values; parts with the same names share a session."""
         own = tuple(called.values())
         if own not in self._common:
             for name, other in called.items():
@@ -277,7 +277,7 @@ class _Cutting:
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known)
         stage = part.open(self._threads, flowing=self._flowing)
-        if isinstance(stage.session, NativeSession):  # then that is known, not guessed
+        if isinstance(stage.session, NativeSession):  # then the type is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
         cut_from = {name: self._cut_from[name] for name in part.constants if name in self._cut_from}
         if cut_from:
@@ -286,7 +286,7 @@ class _Cutting:
         self._stages.append(stage)
 
     def _learn(self, stage: SegmentSession) -> bool:
-        """Note what a stage gives to later ones; the runtime has found out its shape."""
+        """Note the results of a stage for later ones; the runtime has inferred their shapes."""
         for end in stage.session.outputs():
             if end.name in self._known:
                 continue
@@ -300,7 +300,7 @@ class _Cutting:
         return True
 
     def _flow(self, end: End) -> None:
-        """Let later stages take what the runtime makes, in whatever size."""
+        """Let later stages read the runtime's own values, of any size."""
         sizes = tuple(
             size if isinstance(size, int) else f"{end.name}.{axis}" for axis, size in enumerate(end.shape)
         )

@@ -1,8 +1,8 @@
-"""Float constants that are stored as the 8-bit or 16-bit weights that they are the real values of.
+"""Float constants that are the real values of 8-bit or 16-bit weights, and are stored as these weights.
 
-Where 16-bit activations meet 8-bit weights the runtime multiplies floats: it is given a float form of the weights,
-four times as large, in an order of its own. What is stored is the weights alone, in that order. Their float form
-is made when they are loaded, which takes less time than to read and check it.
+Where 16-bit activations meet 8-bit weights, the runtime multiplies floats. It gets a float form of the weights,
+four times as large, in an order of its own. Only the weights are stored, in that order. Their float form is made
+when they are loaded, which takes less time than reading and checking it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROW = 256
 
 
 class Dequantized(msgspec.Struct, frozen=True):
-    """``scale * (stored + offset)``: of what type and shape the stored numbers are, and how scales are spread.
+    """``scale * (stored + offset)``: type and shape of the stored numbers, and the spread of scales.
 
     ``spread`` has as many sizes as ``shape``, each equal to it, or 1 where a scale is for all. ``scales`` are
     float32, or float64 if that is not exact; ``offsets`` are int32, or left out where they are 0.
@@ -55,7 +55,7 @@ class Dequantized(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ConstantOrigin:
-    """What a float constant is made from."""
+    """The stored data that a float constant is made from."""
 
     stored: Array
     how: Dequantized
@@ -66,7 +66,7 @@ def find_origins(
 ) -> tuple[dict[str, ConstantOrigin], dict[str, tuple[Array, Arrangement]]]:
     """Which of an engine's constants are real values of a program's tensors, to the bit.
 
-    Also says for each such tensor how it comes out of what is then stored.
+    Also returns, for each such tensor, how it is made from the stored data.
     """
     origins: dict[str, ConstantOrigin] = {}
     stored_in: dict[str, tuple[Array, Arrangement]] = {}
@@ -102,7 +102,7 @@ def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) ->
         return None
     along = [1] * len(sizes)
     along[axis or 0] = len(offsets)
-    # What fills blocks up stands for 0.
+    # The filling of incomplete blocks stands for 0.
     zeros = (-offsets).astype(data.dtype)
     if sizes != spec.shape and (zeros != -offsets).any():
         return None
@@ -115,7 +115,7 @@ def _origin(spec: TensorSpec, data: Array, constant: Array, how: Arrangement) ->
 def _described(
     dtype: np.dtype[Any], how: Arrangement, axis: int | None, scales: Array, offsets: Array
 ) -> Dequantized:
-    """Scales and offsets, one for each place on a tensor's axis, as they lie along what is stored."""
+    """Scales and offsets, one for each place on a tensor's axis, in the order of the stored data."""
     spread: set[int] = set()
     if axis is not None:
         counts = how.joined or [1] * len(how.order)

@@ -211,7 +211,7 @@ class NodeEmitter:
         return self._finish(index, name)
 
     def _as_declared(self, index: int, name: str) -> str:
-        """One element may be declared without an axis where the op makes one, or the other way round."""
+        """The value in its declared shape: a single element may be declared without an axis, or with one."""
         shape = self._node.outputs[index].shape
         if shape not in ((), (1,)) or self._opdef.infer(self._node)[index] == shape:
             return name

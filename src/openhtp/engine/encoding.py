@@ -20,7 +20,7 @@ _IDENTITY = ScaleOffset(1.0, 0)
 
 
 def encoding_of(spec: TensorSpec) -> Encoding:
-    """The tensor's encoding; stored numbers stand for themselves where none was given."""
+    """The tensor's encoding. Without one, stored numbers stand for themselves."""
     return spec.quant if spec.quant is not None else _IDENTITY
 
 
@@ -108,8 +108,8 @@ def clamp_in_steps(dtype: DType, encoding: ScaleOffset, low: float, high: float)
 def integer_weights(dtype: DType, stored: Array, quant: Encoding) -> tuple[DType, Array, Encoding]:
     """8-bit weights as signed numbers: the integer kernels are several times faster with those.
 
-    Where the kernels of this processor would be wrong for them, unsigned. Moving all stored numbers and the zero
-    point by 128 changes no real value.
+    Where this processor's kernels would compute wrongly with signed numbers, the weights are unsigned. Moving all
+    stored numbers and the zero point by 128 changes no real value.
     """
     if dtype is DType.UFIXED_POINT_8:
         moved = (stored.astype(np.int16) - 128).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Half-precision rounding that does not stand in the way of the runtime's optimisations.
+"""Half-precision rounding that leaves the runtime its optimisations.
 
 Rounding is a pair of casts, to half and back. Emitted as such, it makes the runtime leave its blocked image layout
 and return to it around every convolution, at half the speed. So the lowering emits a *mark* where it rounds: a

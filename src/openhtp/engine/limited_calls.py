@@ -1,8 +1,8 @@
 """Calls of code that is not ours: on threads of their own, for a limited time.
 
-Threads are kept and used again, as starting one takes longer than most calls. One whose call took too long is
-not: an exception is raised in it, which ends Python code wherever it is. Code that waits in C for good keeps its
-thread, and nobody waits for that.
+Threads are kept and used again, as starting one takes longer than most calls. A thread whose call took too long is
+not used again: an exception is raised in it, which ends Python code wherever it is. Code that waits in C for good
+keeps its thread, and no other thread waits for it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from openhtp.core.threads import OwnThread
 
 
 class CallAbandoned(BaseException):
-    """Raised in a call that took too long. No ``except Exception`` in it comes between."""
+    """Raised in a call that took too long. It is no ``Exception``, so the call's own handlers do not catch it."""
 
 
 class CallTookTooLong(Exception):
-    """The time was over before the call was."""
+    """The call did not end in time."""
 
 
 class CallFailed(Exception):

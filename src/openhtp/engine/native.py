@@ -1,7 +1,8 @@
 """Sessions by ONNX Runtime's C interface (``native/sessions.c``), where that part of the package was compiled.
 
-Unlike those of the runtime's Python package they are made without the interpreter's lock, so that others compute
-and load meanwhile; they read constants where they lie, and several can share what kernels make of equal ones.
+Unlike sessions of the runtime's Python package, these are made without the interpreter's lock, so other threads
+compute and load meanwhile. They read constants where these lie, and several sessions can share the forms that
+kernels make of equal constants.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Description(ctypes.Structure):
 
 
 class Handle:
-    """Something of the C side, released with this object, which is there before it: nothing is lost on the way."""
+    """An object of the C side, released with this one. This one exists first, so no interrupt loses the other."""
 
     __slots__ = ("_release", "place")
 

@@ -1,9 +1,9 @@
-"""Computing with a native KV cache: the graph reads a flat mirror, which follows what the client writes in tiles.
+"""Computing with a native KV cache: the graph reads a flat mirror of the tiles that the client writes.
 
-Un-tiling inside the graph would cost many times the attention itself. Instead, before a pass, the blocks of the
-cache that changed since the last pass are found by comparing with a copy, and only they are un-tiled, by the C
-side (``native/sessions.c``) where there is one. Whoever wrote them, and through which graph, does not matter. As
-on the HTP, places from where the new tokens land on read as zero, whatever the cache holds there.
+Un-tiling inside the graph would cost many times the attention itself. Instead, before a pass, a comparison with a
+copy finds the blocks of the cache that changed since the last pass, and only these are un-tiled, by the C side
+(``native/sessions.c``) where there is one. It does not matter which client or graph wrote them. As on the HTP, all
+places from the first new token on read as zero, whatever the cache holds there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Mirror:
         self._old = self._last.reshape(self._tiled)
 
     def take(self, holder: object) -> bool:
-        """Let one execution have it: what it reads must not change before it is over."""
+        """Reserve it for one execution, which must not see it change."""
         now = None if self._holder is None else self._holder()
         if now is not None and now is not holder:
             return False
@@ -79,7 +79,7 @@ class Mirror:
         self._holder = None
 
     def follow(self, native: Bytes, tokens: int) -> None:
-        """Be what the native tensor holds in its first ``tokens`` places, a multiple of 32, and zero behind."""
+        """Copy the native tensor's first ``tokens`` places, a multiple of 32; all later places are zero."""
         blocks, known = tokens // BLOCK, self._blocks
         if known > blocks:
             self._clear(blocks, known)
@@ -91,7 +91,7 @@ class Mirror:
             self._blocks = blocks
             return
         now = native.reshape(self._tiled)
-        # The last known block is the one that tokens are being added to: it has nearly always changed.
+        # Tokens are added to the last known block, so it has nearly always changed.
         settled = max(0, min(known, blocks) - 1)
         for block in self._changed(native, now, settled):
             self._copy(now, block)
@@ -163,7 +163,7 @@ class Mirrors:
         )
 
     def of(self, side: Side, native: Bytes) -> Mirror:
-        """The mirror of the cache at this place; if another one was here before, all is compared anyway."""
+        """The mirror of the cache at this address. If another cache was here before, the comparison finds it."""
         key = (native.ctypes.data, native.shape, side)
         mirror = self._known.get(key)
         if mirror is None:
@@ -172,7 +172,7 @@ class Mirrors:
 
 
 def _joined(arrays: Mapping[str, Bytes]) -> Iterator[tuple[list[str], Bytes]]:
-    """Caches of several layers that lie right behind each other, as one of all their heads: followed at once."""
+    """Adjacent caches of several layers, joined to one with all heads, so that one call follows them."""
     names = sorted(arrays, key=lambda name: arrays[name].ctypes.data)
     begin = 0
     for end in range(1, len(names) + 1):
@@ -189,7 +189,7 @@ def _joined(arrays: Mapping[str, Bytes]) -> Iterator[tuple[list[str], Bytes]]:
 
 
 class NativeState:
-    """What one run has to do around its sessions: mirrors before the first step, native outputs after the last."""
+    """Work of a run around its sessions: mirrors before the first step, native outputs after the last."""
 
     def __init__(self, kv: NativeKv, name: str, arrays: Mapping[str, Array], mirrors: Mirrors | None) -> None:
         """Without ``mirrors`` the state has its own, which no other run can be using."""

@@ -28,8 +28,8 @@ IR_VERSION = 10
 INLINE_BYTES = 4095
 # Sizes, axes and the like (always 64 bits wide) must be inside, as shape inference reads them.
 _INLINE_SIZES_BYTES = 1 << 16
-# Stands where a model names the file of a constant. There is such a file in this folder, as the runtime looks
-# whether there is one, but it is never opened.
+# The file name that a model gives for a constant. The runtime checks that such a file exists in this folder, but
+# never opens it.
 IN_MEMORY = "given-in-memory"
 
 Array = npt.NDArray[Any]

@@ -85,7 +85,7 @@ def make_node(
 
 
 def _fill(attribute: AttributeProto, value: Any) -> None:
-    """Whole numbers, numbers and texts, each alone or several."""
+    """Fill an attribute with whole numbers, numbers or texts: one, or a list."""
     several = not isinstance(value, str | bytes) and hasattr(value, "__iter__")
     values = list(value) if several else [value]
     if all(isinstance(one, str | bytes) for one in values) and values:

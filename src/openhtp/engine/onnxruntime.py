@@ -19,7 +19,7 @@ import onnxruntime  # noqa: E402  # after the switch
 
 __all__ = ["TELEMETRY_SWITCH", "onnxruntime", "part", "refusal_in_words"]
 
-# How ONNX Runtime refuses a file of a newer ONNX, and what is to be done about it.
+# The words with which ONNX Runtime refuses a file of a newer ONNX, and the remedy.
 _TOO_NEW = (
     (r"IR version: (\d+), max supported IR version: (\d+)", "IR version", "model.ir_version ="),
     (r"Opset (\d+) is under development.* till opset (\d+)", "opset", "opset"),
@@ -32,7 +32,7 @@ def part(name: str) -> Any:
 
 
 def refusal_in_words(error: Exception) -> str:
-    """Why it does not take a model. By default, the ``onnx`` package writes newer files than it reads."""
+    """Why ONNX Runtime refuses a model. By default, the ``onnx`` package writes newer files than it reads."""
     for pattern, version, remedy in _TOO_NEW:
         match = re.search(pattern, str(error), re.DOTALL)
         if match is not None:

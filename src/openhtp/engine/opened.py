@@ -1,4 +1,4 @@
-"""What the engine sees of a session of ONNX Runtime, and the one that the runtime's own Python package makes."""
+"""The engine's view of a session of ONNX Runtime, and the sessions of the runtime's own Python package."""
 
 from __future__ import annotations
 

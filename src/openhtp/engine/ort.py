@@ -1,7 +1,7 @@
 """The engine that computes: ONNX Runtime's CPU kernels.
 
 A program becomes one ONNX model (``lowering.py``), is optimised as a whole, and is cut into segments when it is
-long (``cutting.py``). What comes of that can be stored, and is then ready quickly (``prepared.py``). Inputs and
+long (``cutting.py``). The result can be stored, and is then ready quickly (``prepared.py``). Inputs and
 outputs are bound to the caller's arrays, so nothing is copied on the way.
 """
 
@@ -45,13 +45,13 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 
-# Kernels, and bytes of weights, from which on it takes so long to lower and optimise that it is worth storing what
-# comes of it.
+# From so many kernels, or bytes of weights, on, lowering and optimising take so long that the result is worth
+# storing.
 _KERNELS_WORTH_STORING = 8
 _BYTES_WORTH_STORING = 4 * MIB
 
 
-# A program is rehearsed if its tensors are no larger than that, so often, unless a run takes long.
+# The size of the tensors up to which a program is rehearsed, and the number of runs, fewer if a run takes long.
 _REHEARSED_BYTES = 1 << 16
 _REHEARSALS = 3
 _LONG_NS = 1_000_000
@@ -103,7 +103,7 @@ class FlowingRun:
         session = stage.session
         assert isinstance(session, PackagedSession)
         if index == 0:
-            self._values.clear()  # of an execution that did not come to its end
+            self._values.clear()  # left by an execution that did not reach its end
         places = {name: self._ends[name] if name in self._ends else self._values[name] for name in stage.inputs}
         targets = {name: self._ends.get(name) for name in stage.outputs}
         try:
@@ -131,7 +131,7 @@ class NativeRun:
     def step(self, index: int) -> None:
         """Compute one segment, after the cache was looked at and before new tokens are given out."""
         if index == 0 and not self._state.begin():
-            # Another execution on the same cache is under way, paused perhaps: leave it what it reads.
+            # Another execution on the same cache is under way, perhaps paused: its mirrors must not change.
             self._use(None)
             self._state.begin()
         self._run.step(index)
@@ -188,7 +188,7 @@ class OrtProgram:
                 took_ns.append(time.perf_counter_ns() - began_ns)
                 if took_ns[-1] > _LONG_NS:
                     break
-        except Exception as error:  # an execution reports its own
+        except Exception as error:  # an execution reports its own error
             log.debug("program %r was not rehearsed: %s", self.name, error)
             return None
         return Rehearsal(min(took_ns), run, arrays)
@@ -230,7 +230,7 @@ class OrtProgram:
         self._updateable |= arrays
 
     def spill_into(self, room: memoryview) -> None:
-        """Have what is between segments in this memory, as far as it fits; a run of the program has it alone."""
+        """Keep values between segments in this memory, as far as they fit. One run at a time uses it."""
         self._spill_room = room
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ class OrtEngine:
         return None if native_kv is None else (native_kv, self._mirrors)
 
     def pack(self, program: HtpProgram) -> PackedGraph:
-        """The program with what it needs of memory, and with its prepared form unless it is quick without one."""
+        """The program with its needs of memory, and with its prepared form unless it is quick without one."""
         packed = self._packed_with_form(program) or pack_program(program.source, compact=True)[0]
         return dataclasses.replace(
             packed,
@@ -344,7 +344,7 @@ def _is_slow_to_prepare(program: HtpProgram) -> bool:
 
 @contextlib.contextmanager
 def _refusals_reported() -> Iterator[None]:
-    """Say whose refusal it is. The runtime's exceptions have no base in common but ``Exception``."""
+    """Name the runtime in its refusals. Its exceptions have no base in common but ``Exception``."""
     try:
         yield
     except QnnError:

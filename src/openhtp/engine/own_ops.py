@@ -252,12 +252,12 @@ class OwnOpRun:
             return np.array(array)
         if spec.quant is not None:
             return spec.quant.dequantize(array).astype(np.float32)
-        # What comes straight from the client or from a constant was not rounded yet.
+        # Data directly from the client or from a constant is not rounded yet.
         return half_rounded(array) if self._half else np.array(array, np.float32)
 
 
 def _called(own: OwnOp, call: Callable[[], Any]) -> Any:
-    """What the operator's function gives. Raises ExecutionError if it fails or takes too long."""
+    """The results of the operator's function. Raises ExecutionError if it fails or takes too long."""
     limit_s = own.operator.time_limit_s
     try:
         return call_within(limit_s, call)

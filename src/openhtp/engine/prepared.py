@@ -1,9 +1,9 @@
 """Prepared forms: the parts that a program was cut into, stored with it, so that loading it is making sessions.
 
-Everything in a file is written by an enemy until shown otherwise. A manifest is believed if it carries the seal of
-this user's engine; it names, by hash, the program it was made from, and has a checksum of all data. What runs is
-what the program says, or the program is lowered again. What is believed is still checked for what no runtime must
-be given.
+A file counts as written by an enemy until shown otherwise. A manifest is trusted if it carries the seal of this
+user's engine. It names, by hash, the program that it was made from, and has a checksum of all data. Either the
+prepared form does what the program says, or the program is lowered again. Even trusted parts are checked for
+content that the runtime must not get.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Unusable(Exception):
 
 
 class Constant(msgspec.Struct, frozen=True):
-    """A large constant, and the number of the blob that holds its data, or what that is ``made`` from.
+    """A large constant, and the number of the blob with its data, or with the data that it is ``made`` from.
 
-    ``begin`` is the byte from which on it is a part of what the blob holds. If it is some columns of that,
-    ``row_bytes`` is how far its rows are from each other there.
+    ``begin`` is its first byte in the blob, if it is a part of the blob. If it is some columns of the blob,
+    ``row_bytes`` is the distance between two rows there.
     """
 
     name: str
@@ -111,9 +111,9 @@ class WindowWords(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What is sealed. ``program`` is a hash of the packed graph that it belongs to; ``blobs`` are checksums.
+    """The sealed content. ``program`` is a hash of the packed graph that it belongs to; ``blobs`` are checksums.
 
-    Data needs no hash: it decides numbers, not what is done, and is anybody's in a program of anybody's.
+    Data needs no hash: it decides numbers and no actions, and anybody may write a program with any data.
     """
 
     fingerprint: str
@@ -138,7 +138,7 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
         inspect_part(part.model, part.constants)
     constants = {name: array for part in prepared.parts for name, array in part.constants.items()}
     cut_from = {name: piece for part in prepared.parts for name, piece in part.cut_from.items()}
-    # Of what was cut into parts, the whole is stored: it is the program's, too, and perhaps another graph's.
+    # A constant that was cut into parts is stored whole: the program has it, too, and perhaps another graph.
     kept = {name: array for name, array in constants.items() if name not in cut_from} | dict(prepared.whole)
     origins, lies_in = find_origins(program.source, kept)
     stored = [origins[name].stored if name in origins else array for name, array in kept.items()]
@@ -197,7 +197,7 @@ def open_prepared(
 ) -> tuple[Staged, NativeKv | None]:
     """Sessions from a prepared form, and its native caches.
 
-    Raises Unusable with the reason; the program has to be lowered then.
+    Raises Unusable with the reason; then the program must be lowered.
     """
     manifest = _believed(packed, key)
     if manifest.soc != soc.name:
@@ -205,9 +205,9 @@ def open_prepared(
     buffers = _buffers(manifest)
     used = {constant.blob for constant in manifest.constants}
     for number in range(len(packed.blobs)):
-        if number not in used:  # it is the program's alone; what runs must still be what the whole file says
+        if number not in used:  # only the program uses this data; yet the prepared form must match the whole file
             _stored(packed, manifest, [number])
-    if packed.chip is not None:  # damage is told, though nothing that runs depends on it
+    if packed.chip is not None:  # damage is reported, although the execution does not depend on this part
         packed.chip.checked(f"the chip's program of graph {packed.name!r}")
     makings = [_making(packed, manifest, part, threads, workshop) for part in manifest.parts]
     windows = {
@@ -224,7 +224,7 @@ def open_prepared(
 
 
 def _believed(packed: PackedGraph, key: bytes) -> Manifest:
-    """The manifest, once it is known who wrote it, for what machine, and for which program."""
+    """The manifest, after checks of its author, its machine and its program."""
     if packed.prepared is None:
         raise Unusable("there is none")
     words = bytes(packed.prepared.read())
@@ -255,7 +255,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     model = with_free_sizes(words.model) if workshop.shares_forms else words.model
     key = msgspec.msgpack.encode(
         (
-            model,  # which names what it reads and writes
+            model,  # the buffers name the values that it reads and writes
             [
                 (one.name, one.dtype, one.shape, one.made, one.begin, one.row_bytes, packed.blobs[one.blob].place)
                 for one in constants
@@ -267,7 +267,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     def make() -> SegmentSession:
         in_place = frozenset(manifest.constants[number].name for number in words.in_place)
         apart = frozenset(manifest.constants[number].name for number in words.apart)
-        # What only parts are taken of is read once for all of them.
+        # Data that only serves parts is read once for all of them.
         read_once = in_place | {constant.name for constant in constants if constant.row_bytes is not None}
         outside = [one for one in constants if one.name not in read_once]
         others = list(dict.fromkeys(one.blob for one in outside))
@@ -286,10 +286,10 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
             forms = workshop.forms() if len(apart) < len(constants) else None
             try:
                 return part.open(threads, forms, lasting=all(_is_made(packed, one) for one in outside))
-            except Exception as error:  # the runtime's own have no base in common
+            except Exception as error:  # the runtime's own exceptions have no base in common
                 raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
-    # Parts of one whole count alike, so that they are made one after the other and the whole is given back then.
+    # Parts of one whole sort alike: they are made one after the other, and then the whole is given back.
     sizes = {
         constant.blob: constant.nbytes if constant.row_bytes is None else _stored_bytes(packed, constant)
         for constant in constants
@@ -298,12 +298,12 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
 
 
 def _is_own(packed: PackedGraph, constant: Constant) -> bool:
-    """Whether a constant is put into memory of our own just by getting it."""
+    """Whether reading a constant puts it into memory of our own."""
     return _is_made(packed, constant) or isinstance(packed.blobs[constant.blob].source, FileSource)
 
 
 def _is_made(packed: PackedGraph, constant: Constant) -> bool:
-    """Whether a constant is not what is stored, and comes out of that in memory of its own."""
+    """Whether a constant differs from the stored data, and is computed from it in memory of its own."""
     return constant.made is not None or packed.blobs[constant.blob].record.coding is not Coding.PLAIN
 
 
@@ -332,7 +332,7 @@ def _data_of(
 
 
 def decode(section: FileSection, stored: memoryview) -> memoryview:
-    """The data of a section, as quickly as it would be read; in memory of its own if the file has it coded."""
+    """The data of a section, decoded as fast as it is read. Coded data gets memory of its own."""
     side = native()
     if side is None or section.record.coding is not Coding.HALF or stored.nbytes % 2:
         return section.decoded(stored)
@@ -343,9 +343,9 @@ def decode(section: FileSection, stored: memoryview) -> memoryview:
 
 
 def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, workshop: Workshop) -> Array:
-    """Data in memory of our own: it stays as long as a session reads it, whatever becomes of the binary."""
+    """Data in memory of our own, which stays as long as a session reads it, even without the binary."""
 
-    in_columns = constant.row_bytes is not None  # of these, a copy is made anyway
+    in_columns = constant.row_bytes is not None  # the runtime copies these anyway
 
     def make() -> Array:
         array = _whole(constant, _data_of(packed, manifest, [constant.blob])[constant.blob])
@@ -357,7 +357,7 @@ def _held_array(packed: PackedGraph, manifest: Manifest, constant: Constant, wor
 
 
 def _column_parts(manifest: Manifest, whole: Constant) -> int:
-    """How many parts take columns of what this constant is a part of."""
+    """How many parts take columns of the whole that this constant belongs to."""
     parts_of = (manifest.constants[number] for part in manifest.parts for number in part.constants)
     return sum(
         constant.blob == whole.blob and constant.made == whole.made and constant.row_bytes is not None
@@ -366,7 +366,7 @@ def _column_parts(manifest: Manifest, whole: Constant) -> int:
 
 
 def _stored_bytes(packed: PackedGraph, constant: Constant) -> int:
-    """Bytes of what a constant is a part of."""
+    """Bytes of the whole that a constant belongs to."""
     section = packed.blobs[constant.blob]
     return section.end - section.begin
 
@@ -376,7 +376,7 @@ def _array(constant: Constant, data: memoryview) -> Array:
 
 
 def _whole(constant: Constant, data: memoryview) -> Array:
-    """The bytes of a constant, or of that which it is a part of."""
+    """The bytes of a constant, or of the whole that it belongs to."""
     if constant.made is None:
         return np.frombuffer(data, np.uint8)
     try:
@@ -396,7 +396,7 @@ def _typed(constant: Constant, data: memoryview) -> Array:
 
 
 def _columns(constant: Constant, data: memoryview, begin: int, row_bytes: int) -> memoryview:
-    """Some columns of what a blob holds, in memory of their own."""
+    """Some columns of a blob, in memory of their own."""
     rows, rest = divmod(data.nbytes, row_bytes) if row_bytes else (0, 1)
     wide = constant.nbytes // rows if rows else 0
     if rest or begin + wide > row_bytes:
@@ -424,11 +424,10 @@ def _dtype(number: int) -> np.dtype[Any]:
 
 
 # Parts that fit images of any size, so that graphs of one network for several sizes can have the same sessions.
-#
-# What the runtime makes of the filters of an 8-bit convolution stays in its session, and no other can use it. It
-# does not depend on the image. So where several graphs are loaded together, the models of such parts leave open
-# how many images they get, and how large: where two graphs are cut at the same places, their parts are equal, and
-# one session serves both. Every number stays what it was, and so does the time (decision 026).
+# The runtime makes its own form of the filters of an 8-bit convolution. No other session can use this form,
+# although it does not depend on the image. So where several graphs are loaded together, the models of such parts
+# leave the number and the size of images open: where two graphs are cut at the same places, their parts are equal,
+# and one session serves both. Neither results nor times change (decision 026).
 
 
 _IMAGE = 4
@@ -437,7 +436,7 @@ _IMAGE = 4
 def with_free_sizes(part: bytes) -> bytes:
     """The model of a part with the sizes of its ends left open, if it has convolutions in channel-last order.
 
-    What is no model stays as it is, for the runtime to refuse.
+    Bytes that are no model stay as they are, for the runtime to refuse.
     """
     try:
         model: ModelProto = parse_model(part)
@@ -450,7 +449,7 @@ def with_free_sizes(part: bytes) -> bytes:
 
 
 def _free(ends: Iterable[Any]) -> None:
-    """Give names to all sizes of images, in whichever order: channels the runtime compares with the filters."""
+    """Give names to all sizes of images in either order. The runtime compares the channels with the filters."""
     for end in ends:
         sizes = end.type.tensor_type.shape.dim
         if len(sizes) == _IMAGE:
@@ -458,16 +457,16 @@ def _free(ends: Iterable[Any]) -> None:
                 size.dim_param = f"{end.name}.{axis}"
 
 
-# What a part must be before, and after, the runtime is given it. A seal says who made a part. Even so it must hold
+# Checks of a part before and after the runtime gets it. A seal says who made a part. Even so, the part must hold
 # nothing that lowering could not have made: no operators from elsewhere, no code, no files, and ends that fit the
 # program and each other.
 
 # ONNX's own operators, and those that the runtime's optimiser puts in their place.
 _DOMAINS = {"", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
-# Operators that run something else than themselves: other graphs, other libraries, files.
+# Operators that run other graphs, other libraries or files.
 _FORBIDDEN = {"EPContext", "If", "Loop", "Scan", "SequenceMap"}
 _GRAPHS = {AttributeProto.GRAPH, AttributeProto.GRAPHS}
-# Large constants are stored beside the model; what is left is small.
+# Large constants are stored beside the model; the rest is small.
 _MOST_MODEL_BYTES = 64 << 20
 
 # Type and sizes of a value where two parts, or a part and the client, meet.
@@ -503,9 +502,10 @@ def inspect_part(data: bytes, constants: Collection[str]) -> None:
 
 
 def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
-    """Raise Unusable unless all ends meet: each value is made once, before it is read, in that shape.
+    """Raise Unusable unless each value is made once, before it is read, and in the shape that is read.
 
-    What is made in windows is made when all its bytes are, each window right behind those before it, or in front.
+    A value that is made in windows is complete when all its bytes are made. Each window must border on those
+    before it.
     """
     specs = (*info.inputs, *info.updateable_statics)
     inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in specs}
@@ -539,7 +539,7 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
 
 
 def _windows_in_bounds(staged: Staged, info: GraphInfo) -> dict[str, int]:
-    """Bytes of every value that windows are of. Raises Unusable if one looks beyond, or at what may vary."""
+    """Bytes of every value with windows. Raises Unusable for a window beyond its value, or on a varying one."""
     sizes = {name: buffer.nbytes for name, buffer in staged.buffers.items()}
     sizes |= {f"in:{spec.name}": spec.nbytes for spec in info.inputs if not any(spec.free)}
     for name, window in staged.windows.items():

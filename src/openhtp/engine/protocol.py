@@ -1,4 +1,4 @@
-"""The seam between the device and whatever computes."""
+"""The interface between the device and the engines that compute."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LoadedProgram(Protocol):
 
     @property
     def steps(self) -> int:
-        """In how many steps it runs. Each ends where one of the program's does, and there it may yield."""
+        """The number of its steps. Each ends at the end of a step of the program, where the program may yield."""
 
     @property
     def spill_fill_bytes(self) -> int:
@@ -48,7 +48,7 @@ class LoadedProgram(Protocol):
 
     @property
     def vtcm_peak_bytes(self) -> int | None:
-        """The most that it has in VTCM at once. None if nobody knows: it may be all that the graph was given."""
+        """The most bytes that it has in VTCM at once. None if unknown: it may be all of the graph's share."""
 
     def bind(self, arrays: Arrays) -> Run:
         """Bind every input and output tensor, by name, to an array that the run reads or writes in place.
@@ -94,7 +94,7 @@ class RehearsedProgram(LoadedProgram, Protocol):
 
     @property
     def rehearsal(self) -> Rehearsal | None:
-        """The run of that time, for one execution at a time to use again; None if the program is too large."""
+        """The rehearsed run, which one execution at a time may use again; None if the program is too large."""
 
 
 @runtime_checkable
@@ -102,7 +102,7 @@ class SpillingProgram(LoadedProgram, Protocol):
     """A program that can be told where its values between two steps lie."""
 
     def spill_into(self, room: memoryview) -> None:
-        """Have these values here, as far as they fit, in all that is bound from now on: one run at a time."""
+        """Keep these values here, as far as they fit, for all runs bound from now on, one at a time."""
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class UpdateableProgram(LoadedProgram, Protocol):
     """A program with tensors whose data can be exchanged."""
 
     def update(self, arrays: Arrays) -> None:
-        """Use this data for the updateable tensors, by name, in all that is bound from now on.
+        """Use this data for the updateable tensors, by name, in all runs bound from now on.
 
         The arrays are not copied, and must not change. Runs that are bound already go on as they are.
         """
@@ -125,15 +125,15 @@ class Engine(Protocol):
 
 @runtime_checkable
 class PreparingEngine(Engine, Protocol):
-    """An engine that can store what it made of a program, and load that again in a fraction of the time."""
+    """An engine that can store a prepared program, and load it again in a fraction of the time."""
 
     def load_packed(
         self, packed: PackedGraph, info: GraphInfo, soc: SocSpec, workshop: Workshop
     ) -> LoadedProgram | None:
         """Make a stored graph ready from its prepared form. None if that must not be used: load its program.
 
-        A form that was prepared for another SoC than this one must not. ``workshop`` is of the whole binary.
+        A form that was prepared for another SoC must not be used. ``workshop`` serves the whole binary.
         """
 
     def pack(self, program: HtpProgram) -> PackedGraph:
-        """The program with what it needs of memory, and with its prepared form if there is a use in one."""
+        """The program with its needs of memory, and with its prepared form if that is useful."""

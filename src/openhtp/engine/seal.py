@@ -1,4 +1,4 @@
-"""How an engine knows its own work again: a secret of this user, and a fingerprint of what the work depends on.
+"""How an engine recognises its own work: a secret of this user, and a fingerprint of all that the work depends on.
 
 Anybody can write a context binary, with any checksum. A prepared form goes to the runtime without having been
 lowered here, so it is taken only from the holder of the secret: this user. Why: ``docs/decisions/006``.
@@ -29,13 +29,13 @@ KEY_BYTES = 32
 
 @cache
 def fingerprint() -> str:
-    """What a prepared form depends on: our compiler and lowering, the runtime's optimiser, and the processor."""
+    """A fingerprint of our compiler and lowering, the runtime's optimiser, and the processor."""
     words = (VERSION, _lowering(), ort.__version__, platform.machine(), _processor())
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def _lowering() -> str:
-    """The text of all code that decides what a program becomes: nobody has to remember to count a version up."""
+    """A digest of all code that lowers programs, so that nobody has to remember to raise a version."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     folders = ("compiler", "compiler/passes", "engine", "ops")
@@ -99,7 +99,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write a new key beside its place and link it there: others see all of it or nothing, the first one wins."""
+    """Write a new key beside its path and link it there. Others see all of it or nothing; the first one wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,9 +1,9 @@
 """Which steps of a program are computed as one segment, and which nodes of the optimised model belong to it.
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
-machine a cut costs some 15 microseconds, most of it as the computing left nothing of what is done there in the
-caches. So steps are joined to segments of at most 4 % of the whole or 0.6 ms, whichever is longer.
-A convolution, a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
+machine a cut costs some 15 microseconds, mostly because computing has displaced the code of the cut from the
+caches. So steps are joined to segments of at most 4 % of the whole or 0.6 ms, whichever is longer. A convolution,
+a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _VECTOR_OPS_PER_SECOND = 8.5e9
 _WINDOW_OPS_PER_SECOND = 6e10
 _BYTES_PER_SECOND = 3e10
 _CACHED_BYTES = 8 << 20
-# Weights are read once and come from farther away.
+# Weights are read once, from memory that is farther away.
 _WEIGHT_BYTES_PER_SECOND = 1.5e10
-# An 8-bit convolution that puts more together at once than that takes longer than in pieces.
+# An 8-bit convolution that gathers more bytes at once takes longer than in pieces.
 _PUT_TOGETHER_BYTES = 8 << 20
-# The pixels under a window are put together before they are multiplied: a piece of memory for each, and its bytes.
+# The pixels under a window are gathered before they are multiplied: seconds per piece of memory, and per byte.
 _PIECES_PER_SECOND = 1e9
-# No segment shall take longer than the first, nor is it worth while to make it shorter than the second.
+# No segment may take longer than the first; a segment shorter than the second is not worth its cut.
 _LONGEST_SHARE = 0.04
 _SEGMENT_SECONDS = 6e-4
-# A convolution's strip is shorter: how long one of an image takes differs most from machine to machine.
+# A convolution's strip is shorter: its time differs most from machine to machine.
 _STRIP_SHARE = 0.7
-# What a cut costs, apart from what crosses it.
+# The cost of a cut, without that of the bytes that cross it.
 _CUT_SECONDS = 1.5e-5
 # Where each filter has one channel, matrix kernels do not help.
 _DEPTHWISE_MACS_PER_SECOND = 1.5e10
 # Sums of 8-bit products become 8 bits again, those of a block at once; channels beyond whole blocks take longer.
 _REQUANTIZED_PER_SECOND = 2.5e9
 _BLOCK_CHANNELS = 16
-# By kind of op, how many times as long it takes in 8 bits and in floats as its work says: there is no integer
+# By kind of op, factors to the time that follows from its work, in 8 bits and in floats: there is no integer
 # kernel for it, or it moves single elements. Fitted to 950 segments of 24 networks that are not ours and five of
 # ours.
 _SLOWER = {
@@ -71,7 +71,7 @@ _UPSAMPLING = (4.0, 2.1)
 _SEQUENCE = (2.2, 2.2)
 # To begin a node; in 8 bits most are several of the runtime's.
 _BEGIN_SECONDS = (1e-5, 4e-6)
-# A convolution of a picture has to put the few channels of its pixels together first.
+# A convolution of a picture first gathers the few channels of its pixels.
 _PICTURE_CHANNELS = 4
 _PICTURE = (3.0, 1.3)
 # In 8 bits, the factors of channels are applied pixel by pixel, each time by a call of its own.
@@ -80,9 +80,9 @@ _SCALED_PIXELS_PER_SECOND = 3e7
 
 @dataclass(frozen=True, slots=True)
 class ReadPattern:
-    """What an op looks at for one result: channels at a time, pieces of memory that are put together for it.
+    """The data that an op reads for one result: channels at a time, and pieces of memory to gather.
 
-    And the bytes of its weights and how many sums it makes; pooling has neither, nor channels to add up.
+    Also the bytes of its weights and the number of its sums; pooling has neither, nor channels to add up.
     """
 
     depth: int = 0
@@ -93,9 +93,9 @@ class ReadPattern:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a program is cut: after how many steps, and inside which, after how many rows, channels or the like.
+    """Where a program is cut: after which steps, and inside which steps after how many rows or channels.
 
-    Before the steps in ``apart``, which are cut, what they read is put in order in a segment of its own.
+    The inputs of the cut steps in ``apart`` are put in order by a segment of its own before them.
     """
 
     after: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ def node_seconds(work: Work, *, integer: bool, window: ReadPattern | None = None
         elif window.depth == 1:
             rate = _DEPTHWISE_MACS_PER_SECOND
     nbytes = work.bytes_read + work.bytes_written - weights
-    # What no cache holds takes twice as long.
+    # Data that no cache holds takes twice as long.
     moved = (nbytes + max(0, nbytes - _CACHED_BYTES)) / _BYTES_PER_SECOND
     # Added up: the kernels multiply first and requantize what they have got afterwards.
     computed = work.macs / rate + work.vector_ops / vector_rate
@@ -192,7 +192,7 @@ def _window(program: HtpProgram, node: HtpNode) -> ReadPattern | None:
 
 
 def crossing_bytes(program: HtpProgram) -> list[int]:
-    """For the end of every step, bytes of what was made before and is read later.
+    """For the end of every step, bytes of the values that are made before and read later.
 
     What the client reads or writes is in its own memory and counts for nothing.
     """
@@ -229,7 +229,7 @@ def cuts_of(program: HtpProgram) -> Cuts:
 
 
 def _is_apart(program: HtpProgram, step: int, ends: Collection[int]) -> bool:
-    """Whether what a cut step reads has to be put in order first, and no other segment can do that."""
+    """Whether the inputs of a cut step must be put in order first, and no other segment can do that."""
     node = _cut_node(program, program.steps[step])
     if step == 0:
         return program.tensors[node.outputs[0]].dtype.is_float or _is_float_inside(program, node)
@@ -243,7 +243,7 @@ def _is_float_inside(program: HtpProgram, node: HtpNode) -> bool:
 
 
 def _pieces_in_cache(program: HtpProgram, step: Step) -> int:
-    """Into how many pieces to cut a convolution so that what it puts together for each stays in the cache."""
+    """The number of pieces of a convolution whose gathered data stays in the cache."""
     node = _cut_node(program, step)
     window = _window(program, node)
     if window is None or program.tensors[node.outputs[0]].dtype.bits != 8:
@@ -306,7 +306,7 @@ def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
 
 
 def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
-    """The nodes that an output depends on: a segment of others would have nothing to give, and cannot run."""
+    """The nodes that an output depends on: a segment without such nodes has no results, and cannot run."""
     wanted, used = set(outputs), []
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.output):
@@ -399,7 +399,7 @@ def _own_steps(
 def _runs_apart(parts: Sequence[Sequence[Any]], run_of: Callable[[Any], str | None]) -> list[list[Any]]:
     """The parts, and runs as parts of their own.
 
-    What stands beside a run is put to the part before or after it: to compute it by itself is not worth a cut.
+    Other nodes join the part before or after a run: a cut for them alone is not worth it.
     """
     groups: list[list[Any]] = []
     plain: list[Any] | None = None  # the last group that is no run

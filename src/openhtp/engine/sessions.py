@@ -31,7 +31,7 @@ from openhtp.program.container import digest
 
 Array = npt.NDArray[Any]
 
-# What one serialized model may hold, with room to spare below the format's 2 GiB.
+# The most bytes of one serialized model, well below the format's 2 GiB.
 _LARGEST_MESSAGE = 1_500_000_000
 # Where the runtime looks for the files of constants.
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -54,7 +54,7 @@ _NOT_SHARING = {"QLinearConv"}
 
 @dataclass(frozen=True, slots=True)
 class SegmentSession:
-    """One segment's session and the values it reads and writes; ``called``: where it has other names for them."""
+    """One segment's session and the values that it reads and writes; ``called`` has its other names for them."""
 
     session: ComputeSession
     inputs: tuple[str, ...]
@@ -69,7 +69,7 @@ class SegmentSession:
 
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
-    """What one segment's session is made of: an optimised model and the large constants that it names.
+    """The parts of one segment's session: an optimised model and the large constants that it names.
 
     Those ``in_place`` are read where they lie; sessions of several graphs may do that. Of the others the runtime
     makes a form of its own, which sessions can share unless the constant is ``apart``. With
@@ -91,7 +91,7 @@ class SegmentModel:
     def open(
         self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True, flowing: bool = False
     ) -> SegmentSession:
-        """Make the session. ``forms`` are what it shares with others that are made with them.
+        """Make the session. It shares ``forms`` with other sessions that are made with them.
 
         Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place. Where
         values are ``flowing``, the runtime's package makes it.
@@ -120,7 +120,7 @@ class SegmentModel:
                 raise
             forms, session = None, make(None)  # one of its kernels shares nothing
         read = session.reads - self.in_place
-        if read and not lasting:  # the device that prepared it did not know
+        if read and not lasting:  # the device that prepared it did not know that
             constants |= {name: aligned_copy(constants[name]) for name in read}
             session = make(forms)
         return session
@@ -147,12 +147,12 @@ def _with_value(array: Array) -> tuple[Array, Any]:
     return array, ort.OrtValue.ortvalue_from_numpy(array)
 
 
-# Constants that sessions read where they lie, by what they are: as long as there is one that does.
+# Constants that sessions read where they lie, by content, as long as a session reads them.
 _shared: weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array] = weakref.WeakValueDictionary()
 
 
 def shared(array: Array) -> Array:
-    """An equal constant that other sessions read already, otherwise a copy for those to come."""
+    """An equal constant that other sessions read already, otherwise a copy for later sessions."""
     key = (digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data), array.dtype.str, array.shape)
     constant = _shared.get(key)
     if constant is None:
@@ -214,7 +214,7 @@ class Staged:
         return whole.difference(self.buffers, self.flowing)
 
     def with_buffers(self, ends: Mapping[str, Array], room: memoryview | None = None) -> dict[str, Array]:
-        """The arrays of the ends, memory for one execution's values between them, and what the windows show.
+        """The arrays of the ends, memory for one execution's values between them, and the windows.
 
         Values lie in ``room`` as far as they fit.
         """
@@ -230,7 +230,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSegments:
-    """The parts that a program was cut into, and its sessions, made from nothing but them.
+    """The parts that a program was cut into, and the sessions made from these parts alone.
 
     ``whole`` has the constants of which segments have only parts.
     """
@@ -300,7 +300,7 @@ def add_external(options: Any, external: Mapping[str, Array]) -> None:
 
 
 def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
-    """Which constants of a session are read as they are: their operators make no form of their own of them."""
+    """The constants of a session that operators read as they are, without a form of their own."""
     large = frozenset(names)
     for operators in (_IN_PLACE | _IN_PLACE_IF_TOLD, _IN_PLACE):
         others = {name for node in nodes if (node.domain, node.op_type) not in operators for name in node.input}
@@ -382,7 +382,7 @@ def _read_external(model: ModelProto, data: Array | None) -> dict[str, Array]:
     return constants
 
 
-# Memory for what one execution hands from one segment to the next.
+# Memory for the values that one execution hands from one segment to the next.
 
 
 _HUGE_PAGE = 2 << 20

@@ -49,8 +49,8 @@ class Strip:
 
     They read and write values, and windows on values, which ``windows`` has. ``made`` are the values that are
     complete with this strip. ``filters`` has the parts of constants that are read instead of the whole.
-    Strips that are alike but for how many rows they have are computed by one session: ``called`` says what it
-    calls their values.
+    One session computes all strips that differ only in their number of rows; ``called`` has its names for their
+    values.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -89,7 +89,7 @@ def cut_into_strips(
 ) -> list[Strip] | None:
     """The node as strips that end after these rows of its result. None if it has fewer.
 
-    ``source`` is all of what it reads. ``filters`` and ``dtype`` are the channels and the type of the result.
+    ``source`` is the whole input. ``filters`` and ``dtype`` are the channels and the type of the result.
     """
     if len(source.shape) != _PICTURE_RANK or source.shape[0] != 1:
         return None
@@ -115,13 +115,13 @@ def _complete(strips: list[Strip], whole: RowWindow) -> list[Strip]:
 
 @dataclass(frozen=True, slots=True)
 class _RowRule:
-    """What the rows of a result read along one axis, and how much padding lies behind the last."""
+    """The rows that a row of the result reads along one axis, and the padding behind the last."""
 
     axis: TileAxis
     after: int
 
     def results(self, size: int) -> int:
-        """How many rows come of so many."""
+        """The number of result rows for so many input rows."""
         return (size + self.axis.before + self.after - self.axis.reach) // self.axis.stride + 1
 
 
@@ -177,7 +177,7 @@ def window_name(window: RowWindow) -> str:
 # In blocks of so many channels, or of half as many, the runtime keeps images and filters.
 CHANNEL_BLOCK = 16
 _BLOCKED = "com.microsoft.nchwc"
-# May follow inside a strip: what rounding makes of a number depends on nothing else.
+# Operators that may follow inside a strip: rounding a number depends on nothing else.
 _ROUNDING = "Cast"
 _INPUTS_WITHOUT_SUM = 3
 
@@ -198,7 +198,7 @@ def cut_by_channels(node: NodeProto) -> bool:
 
 
 def stays_in_strips(head: NodeProto, node: NodeProto) -> bool:
-    """Whether a node that reads nothing but what comes of ``head`` can be computed for a part of that alone."""
+    """Whether a node that only reads results of ``head`` can be computed for a part of them."""
     if node.op_type == "ReorderOutput":
         return not any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
     if node.op_type == "QuantizeLinear":  # a float convolution between quantized values
@@ -390,7 +390,7 @@ def is_sequence(node: NodeProto) -> bool:
 
 
 def state_names(node: NodeProto, part: int) -> tuple[str, str]:
-    """What the states before a part of a sequence are called."""
+    """The names of the states before a part of a sequence."""
     return f"{node.output[0]}/hidden{part}", f"{node.output[0]}/cell{part}"
 
 
@@ -430,7 +430,7 @@ def cut_sequence(
         begin, end = (steps - last, steps - first) if backwards else (first, last)
         read, written = _steps(source, begin, end), _steps(whole, begin, end)
         after = list(state_names(node, number + 1))
-        if number == len(pieces) - 1:  # where others want the last states they get them
+        if number == len(pieces) - 1:  # later nodes that read the last states get them
             read_later = dict(zip(after, node.output[1:], strict=False))
             after = [read_later[name] if read_later.get(name) in outputs else name for name in after]
         values = [window_name(read), *before, window_name(written), *after]

@@ -48,7 +48,7 @@ def _moves_data(shape: Sequence[int], perm: Sequence[int]) -> bool:
 
 
 class Rounding(enum.Enum):
-    """What happens to float results: nothing, a pair of casts, or a mark that becomes one (``half.py``)."""
+    """The rounding of float results: none, a pair of casts, or a mark that becomes one (``half.py``)."""
 
     NONE = "none"
     CASTS = "casts"
