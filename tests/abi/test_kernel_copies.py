@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from openhtp.abi import kernel_copies, memory
 from openhtp.abi.kernel_copies import CopyWay
@@ -113,6 +117,43 @@ def test_a_child_reads_its_own_memory(way: CopyWay) -> None:
         os._exit(0 if memory.read(ctypes.addressof(value), 6) == b"child!" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert memory.read(ctypes.addressof(value), 6) == b"parent"
+
+
+def copy_files() -> int:
+    """How many files for copies this process has open."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sum("openhtp-copies" in link for link in links)
+
+
+def test_copies_at_once_leave_one_file() -> None:
+    """Each thread that copies beside others takes a file of its own, which must not stay open."""
+    together = threading.Barrier(4)
+    libc: Any = ctypes.CDLL(None)
+
+    def pwrite(*arguments: int) -> int:
+        together.wait(PATIENCE_S)
+        return int(libc.pwrite(*map(ctypes.c_uint64, arguments)))
+
+    files = kernel_copies.CopyFiles(SimpleNamespace(pread=libc.pread, pwrite=pwrite))
+    source = ctypes.create_string_buffer(b"a word")
+    before, copied = copy_files(), []
+
+    def copy() -> None:
+        target = ctypes.create_string_buffer(6)
+        ours, theirs = (kernel_copies.IoVec(ctypes.addressof(buffer), 6) for buffer in (target, source))
+        files.readv(0, ctypes.addressof(ours), 1, ctypes.addressof(theirs), 1, 0)
+        copied.append(target.raw)
+
+    threads = [threading.Thread(target=copy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert copied == [b"a word"] * 4
+    assert copy_files() == before + 1
 
 
 # A filter of the kernel's: load the number of the call, refuse two of them with "not permitted", allow the others.

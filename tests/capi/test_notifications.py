@@ -29,6 +29,8 @@ from tests.waiting import PATIENCE_S, wait_until
 X = TensorSpec("x", (1, 8), DType.FLOAT_32, None, TensorKind.APP_WRITE)
 Y = TensorSpec("y", (1, 8), DType.FLOAT_32, None, TensorKind.APP_READ)
 SLOW_US = 30_000
+# How long others are kept out of the interpreter.
+HELD_S = 5.0
 
 free, held = ctypes.CDLL(None), ctypes.PyDLL(None)
 """The C library, called without and with the interpreter's lock."""
@@ -56,11 +58,11 @@ class Semaphore:
         for _ in range(times):
             free.sem_post(self._room)
 
-    def is_posted_soon(self, library: ctypes.CDLL) -> bool:
+    def is_posted_soon(self, library: ctypes.CDLL, patience_s: float = PATIENCE_S) -> bool:
         """Wait for it in this library; False after much patience."""
         until = _Until()
         free.clock_gettime(0, ctypes.byref(until))
-        until.seconds += int(PATIENCE_S)
+        until.seconds += int(patience_s)
         return library.sem_timedwait(self._room, ctypes.byref(until)) == 0
 
 
@@ -89,13 +91,22 @@ def graph(lib_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedGrap
     backend.free()
 
 
-def test_a_client_is_called_without_the_interpreters_lock(graph: QueuedGraph) -> None:
+def test_a_client_is_called_without_the_interpreters_lock(
+    graph: QueuedGraph, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only a function that took long needs it, for its warning: on a busy machine that may be any of them."""
     told, post = Semaphore(), function("sem_post")
     assert graph.queue(post, told.address) == 0
     assert told.is_posted_soon(free)
-    for _ in range(3):
+    told_meanwhile = told_later = 0
+    while told_meanwhile < 3:
         assert graph.queue(post, told.address) == 0
-        assert told.is_posted_soon(held)
+        if told.is_posted_soon(held, HELD_S):
+            told_meanwhile += 1
+        else:
+            assert told.is_posted_soon(free)
+            told_later += 1
+            assert told_later <= caplog.text.count("later notifications waited")
 
 
 def test_a_client_whose_functions_do_not_return_is_held_back(graph: QueuedGraph) -> None:

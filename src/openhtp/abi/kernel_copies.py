@@ -74,7 +74,7 @@ def by_files() -> CopyWay:
 
 
 class CopyFiles:
-    """Files in memory over which the kernel copies, one for each copy that is under way."""
+    """Files in memory over which the kernel copies, one for each copy that is under way. One stays open."""
 
     def __init__(self, library: Any) -> None:
         signature = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
@@ -106,7 +106,10 @@ class CopyFiles:
                 if copied < piece.size:
                     break
         finally:
-            self._idle.append(fd)
+            if self._idle:
+                os.close(fd)
+            else:
+                self._idle.append(fd)
         if not done:
             ctypes.set_errno(errno.EFAULT)
         return done or -1
