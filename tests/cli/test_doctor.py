@@ -122,6 +122,23 @@ def test_a_damaged_library_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monk
     assert LIBRARY_VARIABLE in vendor["advice"]
 
 
+def test_a_library_for_another_machine_has_one_cause_and_one_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libQnnHtp.so"
+    library.write_bytes(b"\x7fELF".ljust(18, b"\0") + (243).to_bytes(2, "little"))
+    monkeypatch.setenv(LIBRARY_VARIABLE, str(library))
+    monkeypatch.setattr(doctor, "examine_installation", lambda: iter(()))
+    code, _, report = run_doctor(tmp_path)
+    vendor = checks(report)["vendor"]
+    assert (code, vendor["health"]) == (1, "broken")
+    assert vendor["detail"].endswith(
+        f"is built for riscv64, and this Python runs on {platform.machine()}"
+        " (QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED, 1006)"
+    )
+    assert vendor["advice"] == "take the build of it for this machine"
+
+
 def test_a_library_that_cannot_begin_has_one_cause_and_one_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ import openhtp as htp
 from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, write_json
 from openhtp.core.errors import QnnError
 from openhtp.core.foreign_text import printable
-from openhtp.core.shared_library import FOREIGN_WHEEL, REINSTALL, check_file
+from openhtp.core.shared_library import FOREIGN_WHEEL, REINSTALL, WHAT_TO_DO, check_file
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
 from openhtp.engine.integer_kernels import integer_kernels
@@ -30,7 +30,6 @@ from openhtp.engine.onnxruntime import TELEMETRY_SWITCH
 from openhtp.genie.libraries import GENIE_NAME, GENIE_VARIABLE, find_genie
 from openhtp.rpc import rendezvous
 from openhtp.rpc.shm import SharedBuffer
-from openhtp.vendor.backend import WHAT_TO_DO
 from openhtp.vendor.library import LIBRARY_VARIABLE, find_library
 
 

@@ -12,13 +12,16 @@ from openhtp.core.errors import FormatError, UnsupportedFeature
 from openhtp.core.files import kind_in_words
 
 REINSTALL = "pip install --force-reinstall --no-deps openhtp"
-FOREIGN_WHEEL = f"openhtp comes from a wheel for another machine; {REINSTALL}"
+FOREIGN_WHEEL = f": openhtp comes from a wheel for another machine; {REINSTALL}"
+
+WHAT_TO_DO = ". What to do: "
+"""Between the cause and the cure in the message of a library that cannot be used here."""
 
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64", 164: "Hexagon (the DSP)"}
 _NEWER_GLIBC = re.compile(r"version [`'\"]?GLIBC_(?P<needed>[\d.]+)")
 
 
-def check_file(path: Path, cure: str = "take the build of it for this machine") -> None:
+def check_file(path: Path, cure: str = f"{WHAT_TO_DO}take the build of it for this machine") -> None:
     """Refuse a file that cannot be loaded here: unreadable, no library, or for another machine."""
     try:
         mode = path.stat().st_mode
@@ -40,7 +43,7 @@ def check_file(path: Path, cure: str = "take the build of it for this machine") 
     built_for, here = _MACHINES.get(machine, f"ELF machine {machine}"), platform.machine()
     if built_for != here:
         raise FormatError(
-            f"{str(path)!r} is built for {built_for}, and this Python runs on {here}: {cure}",
+            f"{str(path)!r} is built for {built_for}, and this Python runs on {here}{cure}",
             st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
         )
 
@@ -52,7 +55,7 @@ def loading_failure(path: Path, error: OSError) -> FormatError:
         return FormatError(f"{str(path)!r} cannot be loaded: {error}")
     _, here = platform.libc_ver()
     return FormatError(
-        f"{str(path)!r} needs glibc {newer['needed']} or later, and this system has {here or 'an older one'}:"
-        " use a newer system, or a build of the library for an older one",
+        f"{str(path)!r} needs glibc {newer['needed']} or later, and this system has {here or 'an older one'}"
+        f"{WHAT_TO_DO}use a newer system, or a build of the library for an older one",
         st.QNN_COMMON_ERROR_PLATFORM_NOT_SUPPORTED,
     )

@@ -29,6 +29,7 @@ from openhtp.core.enumerations import LogLevel, ProfileLevel
 from openhtp.core.errors import InvalidArgument, QnnError, ResourceError
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import HtpDeviceOption
+from openhtp.core.shared_library import WHAT_TO_DO
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.hw.catalog import catalog
 from openhtp.options import DEVICE
@@ -69,9 +70,6 @@ _CURES = (
     ),
 )
 
-
-WHAT_TO_DO = ". What to do: "
-"""Between the cause and the cure in the message of a library that cannot begin."""
 
 # How the library answers where the machine lacks something: it cannot start, no such chip, no permission.
 _CANNOT_BEGIN = (st.QNN_BACKEND_ERROR_CANNOT_INITIALIZE.code, st.QNN_DEVICE_ERROR_INVALID_CONFIG.code, 14004)
