@@ -239,3 +239,5 @@ def test_without_the_compiled_part_the_package_makes_them(tmp_path: Path, monkey
     assert native.native() is None
     native.native.cache_clear()
     assert isinstance(product(1, np.eye(4, dtype=np.float32)).open(1).session, PackagedSession | NativeSession)
+    monkeypatch.undo()
+    native.native.cache_clear()  # what others of this process find

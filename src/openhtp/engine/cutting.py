@@ -24,6 +24,7 @@ from openhtp.engine.onnx_messages import (
     make_value_info,
 )
 from openhtp.engine.opened import End
+from openhtp.engine.row_products import can_fuse, fuse_row_products
 from openhtp.engine.segments import Cuts, Segment, cut, cuts_of, share_memory, used_nodes
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -81,22 +82,33 @@ def prepare(
     ``whole``: one part is worth it, too.
     """
     cuts = cuts_of(program) if yield_points else Cuts()
-    if cuts.segments == 1 and not lowered.marks and not whole:
+    fuses = bool(lowered.products) and can_fuse()
+    if cuts.segments == 1 and not lowered.marks and not whole and not fuses:
         return None
     model, external = optimised(lowered, threads)
     if not place_rounding(model, lowered.marks):
         return None
-    return _Cutting(model, external, cuts, threads, flowing=program.source.is_dynamic and cuts.segments > 1).run()
+    told = fuse_row_products(model, lowered.products, cuts.ends)
+    flowing = program.source.is_dynamic and cuts.segments > 1
+    return _Cutting(model, external, cuts, threads, told, flowing=flowing).run()
 
 
 class _Cutting:
     """Makes the parts of a model one after the other: each needs to know the results of those before it."""
 
     def __init__(
-        self, model: ModelProto, external: Mapping[str, Array], cuts: Cuts, threads: int, *, flowing: bool
+        self,
+        model: ModelProto,
+        external: Mapping[str, Array],
+        cuts: Cuts,
+        threads: int,
+        told: Mapping[str, ValueInfoProto],
+        *,
+        flowing: bool,
     ) -> None:
-        """``flowing``: sizes are only known when it runs."""
+        """``flowing``: sizes are only known when it runs. ``told``: those that the runtime cannot find out."""
         self._flowing = flowing
+        self._told = told
         self._flows: set[str] = set()
         self._model = model
         self._external = dict(_write_folded_outputs(model, external))
@@ -275,7 +287,7 @@ class _Cutting:
         self._stages.append(SegmentSession(stage.session, reads, segment.outputs, called))
 
     def _open(self, segment: Segment) -> None:
-        part = _make_part(self._model, segment, self._initializers, self._external, self._known)
+        part = _make_part(self._model, segment, self._initializers, self._external, self._known, self._told)
         stage = part.open(self._threads, flowing=self._flowing)
         if isinstance(stage.session, NativeSession):  # then the type is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
@@ -338,16 +350,19 @@ def _make_part(
     initializers: Mapping[str, TensorProto],
     external: Mapping[str, Array],
     known: Mapping[str, ValueInfoProto],
+    told: Mapping[str, ValueInfoProto],
 ) -> SegmentModel:
     inputs = tuple(name for name in segment.inputs if name not in initializers)
     constants = [name for name in segment.inputs if name in initializers]
+    inside = [name for node in segment.nodes for name in node.output if name not in segment.outputs]
     graph = make_graph(
         segment.nodes,
         "segment",
         [known[name] for name in inputs],
         # The runtime infers types that are not given; later segments get the inferred types.
-        [known.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
+        [known.get(name) or told.get(name) or ValueInfoProto(name=name) for name in segment.outputs],
         [external_tensor(name, external[name]) if name in external else initializers[name] for name in constants],
+        [told[name] for name in inside if name in told],
     )
     part = make_model(graph, model.opset_import, model.ir_version)
     mine = {name: external[name] for name in constants if name in external}

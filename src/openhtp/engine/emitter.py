@@ -16,7 +16,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.encoding import bias_in_steps, integer_weights
 from openhtp.engine.values import Physical, TensorForms, axes_order
-from openhtp.engine.wide import computed_right, constant_right, is_wide, wide_product
+from openhtp.engine.wide import computed_right, constant_right, is_wide, row_product, wide_product
 from openhtp.ops import Node, OpDef
 
 Array = npt.NDArray[Any]
@@ -128,7 +128,15 @@ class NodeEmitter:
         if factor is None:
             return ""
         one_row = not self.dynamic and spec.elements == rows
-        return wide_product(self._graph, self._values.pieces(spec, shape), spec, factor, one_row=one_row)
+        result = wide_product(self._graph, self._values.pieces(spec, shape), spec, factor, one_row=one_row)
+        if one_row and other.elements == rows * other.shape[perm[-1]]:
+            sizes = rows, other.shape[perm[-1]], max(spec.rank if shape is None else len(shape), other.rank)
+            middle = None if other.kind is TensorKind.STATIC else -int(getattr(other.quant, "offset", 0))
+            stored = self._values.stored(spec, Physical.LOGICAL)
+            product = row_product(stored, spec, factor, sizes, middle)
+            if product is not None:
+                self._graph.products[result] = product
+        return result
 
     def bias(self, index: int, weight: int, *, integer: bool = True) -> str:
         """Real values of a bias, or "" if left out."""

@@ -34,6 +34,7 @@ from openhtp.engine.emitter import NodeEmitter
 from openhtp.engine.encoding import unsigned_tensor
 from openhtp.engine.onnx_graph import OnnxGraph
 from openhtp.engine.values import Physical, Rounding, TensorForms
+from openhtp.engine.wide import RowProduct
 from openhtp.ops import Node, OpDef, op_of
 from openhtp.ops._node import Layout
 from openhtp.program.htp_program import HtpNode, HtpProgram
@@ -43,13 +44,17 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A model, its large constants, and the model's name of each input and output that it uses."""
+    """A model, its large constants, and the model's name of each input and output that it uses.
+
+    ``products`` are those of one row, by their results.
+    """
 
     model: Any
     external: Mapping[str, Array]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     marks: Mapping[str, str]
+    products: Mapping[str, RowProduct] = dataclasses.field(default_factory=dict)
 
 
 def lower_program(
@@ -79,7 +84,7 @@ def lower_program(
                 _emit(item, program.source.resolved(item), values)
     graph.prefix = "out"
     outputs = {spec.name: _declare_output(spec, values) for spec in program.outputs}
-    return Lowered(graph.model(), graph.external, inputs, outputs, graph.marks)
+    return Lowered(graph.model(), graph.external, inputs, outputs, graph.marks, graph.products)
 
 
 def _emit(item: HtpNode, node: Node, values: TensorForms) -> None:

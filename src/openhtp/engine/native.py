@@ -101,6 +101,7 @@ class Native:
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
+        self.has_products = bool(_function(library.openhtp_has_products, c_int)())
         places = (c_void_p,) * 3
         self.follow = _function(library.openhtp_follow, None, c_int, *places, size, size, size, size, size)
         self.create_container = _function(library.openhtp_create_container, c_void_p, handle)
@@ -143,6 +144,13 @@ def native() -> Native | None:
     except Exception as error:  # the runtime's own have no base in common
         log.info("sessions are made by the Python package of the runtime: %s", error)
         return None
+
+
+def offer_operators(options: Any) -> None:
+    """Let a session of the runtime's Python package have the operators of the C side, if that was compiled."""
+    path = _FOLDER / LIBRARY
+    if path.is_file():
+        options.register_custom_ops_library(str(path))
 
 
 def absence() -> str:

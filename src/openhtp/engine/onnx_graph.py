@@ -81,6 +81,8 @@ class OnnxGraph:
     def __init__(self) -> None:
         self.external: dict[str, Array] = {}
         self.marks: dict[str, str] = {}
+        # Products of one row, by the names of their results.
+        self.products: dict[str, Any] = {}
         self._nodes: list[Any] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []

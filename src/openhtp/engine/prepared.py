@@ -25,6 +25,7 @@ from openhtp.engine.native import native
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.onnx_messages import AttributeProto, ModelProto, TensorProto
 from openhtp.engine.opened import End
+from openhtp.engine.row_products import DOMAIN
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -461,8 +462,8 @@ def _free(ends: Iterable[Any]) -> None:
 # nothing that lowering could not have made: no operators from elsewhere, no code, no files, and ends that fit the
 # program and each other.
 
-# ONNX's own operators, and those that the runtime's optimiser puts in their place.
-_DOMAINS = {"", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+# ONNX's own operators, those that the runtime's optimiser puts in their place, and ours.
+_DOMAINS = {"", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", DOMAIN}
 # Operators that run other graphs, other libraries or files.
 _FORBIDDEN = {"EPContext", "If", "Loop", "Scan", "SequenceMap"}
 _GRAPHS = {AttributeProto.GRAPH, AttributeProto.GRAPHS}

@@ -21,11 +21,19 @@ import numpy.typing as npt
 
 from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.lowering import Lowered
-from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms, native
+from openhtp.engine.native import (
+    Native,
+    NativeSession,
+    SessionRefused,
+    SharedForms,
+    native,
+    offer_operators,
+)
 from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
 from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import BoundSession, ComputeSession, PackagedSession
+from openhtp.engine.row_products import DOMAIN
 from openhtp.engine.strips import FilterPart, RowWindow
 from openhtp.program.container import digest
 
@@ -134,6 +142,8 @@ class SegmentModel:
 
     def _packaged(self, threads: int) -> PackagedSession:
         options = self._options(threads)
+        if DOMAIN.encode() in self.model:
+            offer_operators(options)
         in_place = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
         for name, (_, value) in in_place.items():
             options.add_initializer(name, value)
@@ -303,7 +313,12 @@ def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
     """The constants of a session that operators read as they are, without a form of their own."""
     large = frozenset(names)
     for operators in (_IN_PLACE | _IN_PLACE_IF_TOLD, _IN_PLACE):
-        others = {name for node in nodes if (node.domain, node.op_type) not in operators for name in node.input}
+        others = {
+            name
+            for node in nodes
+            if node.domain != DOMAIN and (node.domain, node.op_type) not in operators
+            for name in node.input
+        }
         if not large & others:
             break
     return large - others

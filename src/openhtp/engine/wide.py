@@ -25,6 +25,8 @@ from openhtp.engine.onnx_graph import OnnxGraph
 
 Array = npt.NDArray[Any]
 
+_MIDDLE = 128
+
 
 @dataclass(frozen=True, slots=True)
 class Right:
@@ -39,12 +41,43 @@ class Right:
     columns: npt.NDArray[np.int64] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RowProduct:
+    """A product of one row: the name of its 16-bit numbers, their zero point, and its sizes.
+
+    ``rank`` is the result's. What is on the right is signed, or has the zero point 128.
+    """
+
+    stored: str
+    zero: int
+    rows: int
+    columns: int
+    rank: int
+    is_signed: bool
+
+
+def row_product(
+    stored: str, spec: TensorSpec, right: Right, sizes: tuple[int, int, int], middle: int | None
+) -> RowProduct | None:
+    """A product of one row that an operator of ours could compute; ``sizes`` are rows, columns and the rank.
+
+    ``middle`` is the zero point of what is on the right, if it is computed.
+    """
+    quant = encoding.encoding_of(spec)
+    assert isinstance(quant, ScaleOffset)
+    if middle not in (None, _MIDDLE):
+        return None
+    return RowProduct(stored, -quant.offset, *sizes, is_signed=not right.zero)
+
+
 def constant_right(graph: OnnxGraph, spec: TensorSpec, stored: Array) -> Right | None:
     """Constant weights [in, out], given as they are stored. None if no wide product takes them."""
-    if spec.dtype.bits != 8 or not spec.dtype.is_fixed_point or stored.ndim != 2 or len(stored) > _longest(128):
+    if spec.dtype.bits != 8 or not spec.dtype.is_fixed_point:
+        return None
+    if stored.ndim != 2 or len(stored) > _longest(_MIDDLE):
         return None
     dtype, levels, quant = integer_weights(spec.dtype, stored, encoding.encoding_of(spec))
-    middle = 0 if dtype.signed else 128
+    middle = 0 if dtype.signed else _MIDDLE
     if any(zero != middle for zero in encoding.zero_points(quant)):
         return None
     scales = np.array(quant.scale if isinstance(quant, ScaleOffset) else quant.scales)

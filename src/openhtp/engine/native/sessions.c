@@ -2,8 +2,10 @@
  * time, and share between sessions what the kernels made of weights.
  *
  * The runtime is the one that the Python package has loaded. It hands its function table, and the options that are
- * being filled in, to every library of custom operators; this is one, without operators. Functions are named by their
- * places in that table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
+ * being filled in, to every library of custom operators; this is one. Functions are named by their places in that
+ * table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
+ *
+ * Its operators are products of one row of 16-bit numbers with 8-bit ones, which the runtime computes by a dozen nodes.
  *
  * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
  * caches follow them. */
@@ -26,6 +28,9 @@ enum {
     GET_ERROR_MESSAGE = 2,
     CREATE_ENV = 3,
     CREATE_SESSION = 8,
+    CREATE_DOMAIN = 26,
+    ADD_TO_DOMAIN = 27,
+    ADD_DOMAIN = 28,
     COUNT_INPUTS = 30,
     COUNT_OUTPUTS = 31,
     INPUT_TYPE = 33,
@@ -33,18 +38,25 @@ enum {
     INPUT_NAME = 36,
     OUTPUT_NAME = 37,
     TENSOR_WITH_DATA = 49,
+    TENSOR_DATA = 51,
     TENSOR_TYPE_OF = 55,
     ELEMENT_TYPE = 60,
     COUNT_SIZES = 61,
     SIZES = 62,
     SYMBOLIC_SIZES = 63,
+    COUNT_ELEMENTS = 64,
+    TYPE_AND_SHAPE = 65,
     CPU_MEMORY = 69,
     ALLOCATOR_FREE = 76,
     DEFAULT_ALLOCATOR = 78,
+    NUMBER_ATTRIBUTE = 86,
+    INPUT_OF = 90,
+    OUTPUT_OF = 91,
     RELEASE_STATUS = 93,
     RELEASE_SESSION = 95,
     RELEASE_VALUE = 96,
     RELEASE_TYPE = 98,
+    RELEASE_TYPE_AND_SHAPE = 99,
     RUN_WITH_BINDING = 133,
     CREATE_BINDING = 134,
     RELEASE_BINDING = 135,
@@ -116,10 +128,13 @@ static void *names;
 #define CALL(place, ...) ((status(*)(__VA_ARGS__))table[place])
 #define RELEASE(place, object) ((void (*)(void *))table[place])(object)
 
+static void offer_products(void *filled_in, void *const *functions);
+
 API void *RegisterCustomOps(void *filled_in, const struct base *given)
 {
     options = filled_in;
     base = given;
+    offer_products(filled_in, given->table(TABLE_VERSION));
     return NULL;
 }
 
@@ -387,3 +402,358 @@ API void openhtp_follow(int keys, const uint8_t *native, uint8_t *last, uint8_t 
             }
     }
 }
+
+/* Products of one row. The row has 16-bit numbers, which are taken apart into bytes; sums of products with either byte are
+ * exact, and put together as engine/wide.py has the runtime do it: in the same order, with the same bits. Where a
+ * quantized result is asked for, it is rounded as the runtime's own operator rounds it. */
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+enum { BLOCK = 64, GROUP = 4, ROWS_ON_STACK = 4096 };
+enum { TYPE_FLOAT = 1, TYPE_U8 = 2, TYPE_S8 = 3, TYPE_U16 = 4 };
+
+struct product {
+    int64_t zero, rows, columns, rank;
+};
+
+struct quantized {
+    float scale;
+    int32_t zero, most;
+};
+
+/* What the runtime knows of an operator, in version 8 of its interface; and what tells the operators here apart. */
+struct operator_of {
+    uint32_t version;
+    void *(*create)(const struct operator_of *, const void *, const void *);
+    const char *(*name)(const struct operator_of *);
+    const char *(*provider)(const struct operator_of *);
+    int (*input_type)(const struct operator_of *, size_t);
+    size_t (*count_inputs)(const struct operator_of *);
+    int (*output_type)(const struct operator_of *, size_t);
+    size_t (*count_outputs)(const struct operator_of *);
+    void (*compute)(void *, void *);
+    void (*destroy)(void *);
+    int (*input_kind)(const struct operator_of *, size_t);
+    int (*output_kind)(const struct operator_of *, size_t);
+    const char *own_name;
+    int right, result;
+};
+
+struct product_kernel {
+    struct product product;
+    int right, result;
+    void *const *functions;
+};
+
+static int has_vector_products(void)
+{
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    const unsigned needed = bit_AVX512F | bit_AVX512BW | bit_AVX512VL;
+    if ((b & needed) != needed || !(c & bit_AVX512VNNI))
+        return 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & 0xe6) == 0xe6; /* the system saves the widest registers */
+}
+
+WIDE static void take_apart(const uint16_t *numbers, uint8_t *low, uint8_t *high, size_t count)
+{
+    size_t place = 0;
+    for (; place + 32 <= count; place += 32) {
+        __m512i both = _mm512_loadu_si512(numbers + place);
+        _mm256_storeu_si256((void *)(low + place), _mm512_cvtepi16_epi8(both));
+        _mm256_storeu_si256((void *)(high + place), _mm512_cvtepi16_epi8(_mm512_srli_epi16(both, 8)));
+    }
+    for (; place < count; place++) {
+        low[place] = (uint8_t)numbers[place];
+        high[place] = (uint8_t)(numbers[place] >> 8);
+    }
+}
+
+struct sums {
+    __m512i low[4], high[4], right[4];
+};
+
+WIDE static inline __attribute__((always_inline)) void add_group(struct sums *sums, const __m512i *row, uint32_t low,
+                                                                 uint32_t high, int with_zero)
+{
+    __m512i a = _mm512_unpacklo_epi8(row[0], row[1]), b = _mm512_unpackhi_epi8(row[0], row[1]);
+    __m512i c = _mm512_unpacklo_epi8(row[2], row[3]), d = _mm512_unpackhi_epi8(row[2], row[3]);
+    __m512i column[4] = {_mm512_unpacklo_epi16(a, c), _mm512_unpackhi_epi16(a, c), _mm512_unpacklo_epi16(b, d),
+                         _mm512_unpackhi_epi16(b, d)};
+    __m512i lows = _mm512_set1_epi32((int)low), highs = _mm512_set1_epi32((int)high), ones = _mm512_set1_epi8(1);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        sums->low[i] = _mm512_dpbusd_epi32(sums->low[i], lows, column[i]);
+        sums->high[i] = _mm512_dpbusd_epi32(sums->high[i], highs, column[i]);
+        if (with_zero)
+            sums->right[i] = _mm512_dpbusd_epi32(sums->right[i], ones, column[i]);
+    }
+}
+
+/* Sums of one block of columns, in float: those of the high bytes 256 times, and those of the low ones. */
+WIDE static inline __attribute__((always_inline)) void add_block(const struct product *product, const uint8_t *low,
+                                                                 const uint8_t *high, const uint8_t *right, int flips,
+                                                                 __mmask64 there, int with_zero, __m512 *made)
+{
+    struct sums sums;
+    const __m512i sign = _mm512_set1_epi8(flips ? (char)0x80 : 0);
+    size_t rows = (size_t)product->rows, columns = (size_t)product->columns, begin = 0;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        sums.low[i] = sums.high[i] = sums.right[i] = _mm512_setzero_si512();
+    for (; begin + GROUP <= rows; begin += GROUP) {
+        __m512i row[GROUP];
+        uint32_t lows, highs;
+        memcpy(&lows, low + begin, sizeof lows);
+        memcpy(&highs, high + begin, sizeof highs);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < GROUP; i++)
+            row[i] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, right + (begin + i) * columns), sign);
+        add_group(&sums, row, lows, highs, with_zero);
+    }
+    if (begin < rows) {
+        __m512i row[GROUP];
+        uint32_t lows = 0, highs = 0;
+        memcpy(&lows, low + begin, rows - begin);
+        memcpy(&highs, high + begin, rows - begin);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < GROUP; i++)
+            row[i] = begin + i < rows
+                         ? _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, right + (begin + i) * columns), sign)
+                         : _mm512_setzero_si512();
+        add_group(&sums, row, lows, highs, with_zero);
+    }
+    __m512i low_zero = _mm512_set1_epi32((int)(product->zero & 255)), high_zero = _mm512_set1_epi32((int)(product->zero >> 8));
+    __m512 all[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        if (with_zero) {
+            sums.low[i] = _mm512_sub_epi32(sums.low[i], _mm512_mullo_epi32(low_zero, sums.right[i]));
+            sums.high[i] = _mm512_sub_epi32(sums.high[i], _mm512_mullo_epi32(high_zero, sums.right[i]));
+        }
+        /* A float times 256 is exact, so nothing depends on whether the two steps are made one. */
+        all[i] = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums.high[i]), _mm512_set1_ps(256.0f)),
+                               _mm512_cvtepi32_ps(sums.low[i]));
+    }
+    /* Interleaving left 4 columns of each 16 in every register: put them side by side again. */
+    __m512 a = _mm512_shuffle_f32x4(all[0], all[1], 0x44), b = _mm512_shuffle_f32x4(all[2], all[3], 0x44);
+    __m512 c = _mm512_shuffle_f32x4(all[0], all[1], 0xee), d = _mm512_shuffle_f32x4(all[2], all[3], 0xee);
+    made[0] = _mm512_shuffle_f32x4(a, b, 0x88);
+    made[1] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    made[2] = _mm512_shuffle_f32x4(c, d, 0x88);
+    made[3] = _mm512_shuffle_f32x4(c, d, 0xdd);
+}
+
+WIDE static void store(__m512 value, void *result, size_t column, __mmask16 there, int type,
+                       const struct quantized *quantized)
+{
+    if (type == TYPE_FLOAT) {
+        _mm512_mask_storeu_ps((float *)result + column, there, value);
+        return;
+    }
+    value = _mm512_div_ps(value, _mm512_set1_ps(quantized->scale));
+    value = _mm512_max_ps(value, _mm512_set1_ps((float)-quantized->zero));
+    value = _mm512_min_ps(value, _mm512_set1_ps((float)(quantized->most - quantized->zero)));
+    __m512i steps = _mm512_add_epi32(_mm512_cvtps_epi32(value), _mm512_set1_epi32(quantized->zero));
+    if (type == TYPE_U16)
+        _mm512_mask_cvtepi32_storeu_epi16((uint16_t *)result + column, there, steps);
+    else
+        _mm512_mask_cvtepi32_storeu_epi8((uint8_t *)result + column, there, steps);
+}
+
+WIDE static void multiply_row(const struct product *product, const uint8_t *low, const uint8_t *high,
+                              const uint8_t *right, int flips, const float *scales, int many_scales, void *result,
+                              int type, const struct quantized *quantized)
+{
+    size_t columns = (size_t)product->columns;
+    for (size_t begin = 0; begin < columns; begin += BLOCK) {
+        size_t left = columns - begin;
+        __mmask64 there = left >= BLOCK ? ~(__mmask64)0 : ((__mmask64)1 << left) - 1;
+        __m512 made[4];
+        if (product->zero)
+            add_block(product, low, high, right + begin, flips, there, 1, made);
+        else
+            add_block(product, low, high, right + begin, flips, there, 0, made);
+        for (size_t i = 0; i < 4; i++) {
+            __mmask16 part = (__mmask16)(there >> (16 * i));
+            if (!part)
+                break;
+            __m512 scale = many_scales ? _mm512_maskz_loadu_ps(part, scales + begin + 16 * i) : _mm512_set1_ps(*scales);
+            store(_mm512_mul_ps(made[i], scale), result, begin + 16 * i, part, type, quantized);
+        }
+    }
+}
+
+#define OF(functions, place, ...) ((status(*)(__VA_ARGS__))(functions)[place])
+
+/* Where an input's data lies, if it has that many numbers; `other` may be another count of them. */
+static const void *data_of(void *const *functions, void *context, size_t place, size_t expected, size_t other,
+                           size_t *count)
+{
+    const void *value = NULL;
+    void *shape = NULL, *data = NULL;
+    *count = 0;
+    if (OF(functions, INPUT_OF, void *, size_t, const void **)(context, place, &value) ||
+        OF(functions, TYPE_AND_SHAPE, const void *, void **)(value, &shape))
+        return NULL;
+    status failed = OF(functions, COUNT_ELEMENTS, const void *, size_t *)(shape, count);
+    ((void (*)(void *))functions[RELEASE_TYPE_AND_SHAPE])(shape);
+    if (failed || (*count != expected && *count != other) ||
+        OF(functions, TENSOR_DATA, const void *, void **)(value, &data))
+        return NULL;
+    return data;
+}
+
+/* Sizes that do not fit come from no model of ours: nothing is read or written then, and the result is anything. */
+static void compute_product(void *made, void *context)
+{
+    const struct product_kernel *kernel = made;
+    const struct product *product = &kernel->product;
+    void *const *functions = kernel->functions;
+    size_t rows = (size_t)product->rows, columns = (size_t)product->columns, count, scale_count;
+    const uint16_t *numbers = data_of(functions, context, 0, rows, rows, &count);
+    const uint8_t *right = data_of(functions, context, 1, rows * columns, rows * columns, &count);
+    const float *scales = data_of(functions, context, 2, columns, 1, &scale_count);
+    struct quantized quantized = {.scale = 1.0f};
+    int64_t sizes[MOST_SIZES];
+    void *value = NULL, *result = NULL;
+    for (int64_t i = 0; i < product->rank; i++)
+        sizes[i] = i + 1 < product->rank ? 1 : product->columns;
+    if (OF(functions, OUTPUT_OF, void *, size_t, const int64_t *, size_t, void **)(context, 0, sizes,
+                                                                                (size_t)product->rank, &value) ||
+        OF(functions, TENSOR_DATA, void *, void **)(value, &result) || !numbers || !right || !scales)
+        return;
+    if (kernel->result != TYPE_FLOAT) {
+        const float *scale = data_of(functions, context, 3, 1, 1, &count);
+        const void *zero = data_of(functions, context, 4, 1, 1, &count);
+        if (!scale || !zero)
+            return;
+        quantized.scale = *scale;
+        quantized.zero = kernel->result == TYPE_U16 ? *(const uint16_t *)zero : *(const uint8_t *)zero;
+        quantized.most = kernel->result == TYPE_U16 ? 65535 : 255;
+    }
+    uint8_t here[2 * ROWS_ON_STACK], *bytes = rows <= ROWS_ON_STACK ? here : malloc(2 * rows);
+    if (!bytes)
+        return;
+    take_apart(numbers, bytes, bytes + rows, rows);
+    multiply_row(product, bytes, bytes + rows, right, kernel->right == TYPE_U8, scales, scale_count > 1, result,
+                 kernel->result, &quantized);
+    if (bytes != here)
+        free(bytes);
+}
+
+static void *create_product(const struct operator_of *of, const void *functions, const void *info)
+{
+    struct product_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel)
+        return NULL;
+    kernel->functions = functions;
+    kernel->right = of->right;
+    kernel->result = of->result;
+    struct product *product = &kernel->product;
+    const struct {
+        const char *name;
+        int64_t *place, least, most;
+    } attributes[] = {{"zero", &product->zero, 0, 65535},
+                      {"rows", &product->rows, 1, 1 << 20},
+                      {"columns", &product->columns, 1, 1 << 24},
+                      {"rank", &product->rank, 1, MOST_SIZES}};
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+        status failed = OF(kernel->functions, NUMBER_ATTRIBUTE, const void *, const char *, int64_t *)(
+            info, attributes[i].name, attributes[i].place);
+        if (failed || *attributes[i].place < attributes[i].least || *attributes[i].place > attributes[i].most) {
+            if (failed)
+                ((void (*)(void *))kernel->functions[RELEASE_STATUS])(failed);
+            memset(product, 0, sizeof *product); /* fits no data */
+            break;
+        }
+    }
+    return kernel;
+}
+
+static const char *name_of_operator(const struct operator_of *of)
+{
+    return of->own_name;
+}
+
+static const char *no_provider(const struct operator_of *of)
+{
+    (void)of;
+    return NULL;
+}
+
+static int input_type(const struct operator_of *of, size_t place)
+{
+    const int types[] = {TYPE_U16, of->right, TYPE_FLOAT, TYPE_FLOAT, of->result};
+    return types[place];
+}
+
+static size_t count_inputs(const struct operator_of *of)
+{
+    return of->result == TYPE_FLOAT ? 3 : 5;
+}
+
+static int output_type(const struct operator_of *of, size_t place)
+{
+    (void)place;
+    return of->result;
+}
+
+static size_t one_output(const struct operator_of *of)
+{
+    (void)of;
+    return 1;
+}
+
+static int required(const struct operator_of *of, size_t place)
+{
+    (void)of;
+    (void)place;
+    return 0;
+}
+
+#define PRODUCT(said, kind, made)                                                                                      \
+    {TABLE_VERSION, create_product,  name_of_operator, no_provider, input_type, count_inputs, output_type,             \
+     one_output,    compute_product, free,             required,    required,   said,         kind,        made}
+static const struct operator_of products[] = {
+    PRODUCT("SignedProduct", TYPE_S8, TYPE_FLOAT),   PRODUCT("SignedProductU16", TYPE_S8, TYPE_U16),
+    PRODUCT("SignedProductU8", TYPE_S8, TYPE_U8),    PRODUCT("UnsignedProduct", TYPE_U8, TYPE_FLOAT),
+    PRODUCT("UnsignedProductU16", TYPE_U8, TYPE_U16), PRODUCT("UnsignedProductU8", TYPE_U8, TYPE_U8),
+};
+
+/* Lets a session have the operators, where the processor can compute them. */
+static void offer_products(void *filled_in, void *const *functions)
+{
+    static _Atomic(void *) domain;
+    if (!functions || !has_vector_products())
+        return;
+    void *offered = atomic_load(&domain), *none = NULL;
+    if (!offered) {
+        if (OF(functions, CREATE_DOMAIN, const char *, void **)("openhtp", &offered))
+            return;
+        for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+            if (OF(functions, ADD_TO_DOMAIN, void *, const void *)(offered, &products[i]))
+                return;
+        if (!atomic_compare_exchange_strong(&domain, &none, offered))
+            offered = none; /* another thread was first; this one stays, empty of use */
+    }
+    OF(functions, ADD_DOMAIN, void *, void *)(filled_in, offered);
+}
+
+API int openhtp_has_products(void)
+{
+    return has_vector_products();
+}
+#else
+static void offer_products(void *filled_in, void *const *functions)
+{
+    (void)filled_in;
+    (void)functions;
+}
+
+API int openhtp_has_products(void)
+{
+    return 0;
+}
+#endif
