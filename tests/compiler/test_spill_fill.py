@@ -25,8 +25,10 @@ from openhtp.options import GRAPH
 KIB = 1024
 
 
-def result(nbytes: int, *reads: int, strips: int = 64, kind: str = "conv", picture: int = 0) -> StripedResult:
-    return StripedResult(kind, reads, nbytes, strips, picture)
+def result(
+    nbytes: int, *reads: int, strips: int = 64, kind: str = "conv", picture: int = 0, **more: int
+) -> StripedResult:
+    return StripedResult(kind, reads, nbytes, strips, picture, **more)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_a_resized_picture_is_cut_where_it_is_only_moved_afterwards() -> None:
 
 def test_the_first_convolution_of_a_picture_is_whole_up_to_twice_the_vtcm() -> None:
     plain = [result(1568 * KIB), result(392 * KIB, 0, kind="pool")]
-    first = [result(1568 * KIB, kind="stem", picture=224 * KIB), plain[1]]
+    first = [result(1568 * KIB, strips=14, kind="stem", picture=224 * KIB), plain[1]]
     assert [buffer_bytes(plain, size * MIB) for size in (1, 2)] == [0, 64 * KIB]
     assert [buffer_bytes(first, size * MIB) for size in (1, 2, 4)] == [1280 * KIB, 256 * KIB, 0]
     assert strips_under_way([result(3 * MIB, picture=64), plain[1]], MIB)
@@ -109,6 +111,63 @@ def test_the_buffer_of_a_network_that_begins_by_halving_a_picture(stride: int, v
     graph.node("PoolMax2d", [stem], "pooled", (1, 56, 56, 64), **pooling, pad_amount=pads)
     options = CompileOptions(GRAPH.defaults().replace(vtcm_bytes=vtcm_mb * MIB))
     assert spill_fill_bytes(compile_graph(graph.finish("pooled"), "SM8650", options)) == buffer
+
+
+def begun_by_halving(side: int, channels: int, window: int) -> list[StripedResult]:
+    """A picture that a convolution halves, and one more convolution that halves it again."""
+    half = side // 2
+    strip = 8 * half * 64  # 32 channels of two bytes
+    blocks = -(-channels // 32)
+    stem = result(blocks * strip * half // 8, strips=half // 8, kind="stem", picture=4 * strip, window=window)
+    return [stem, result(strip * half // 32, 0, strips=half // 16)]
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "vtcm_mb", "vendor_mb"),
+    [
+        (320, 16, 2, 1.75),
+        (448, 16, 1, 3.06),
+        (448, 16, 2, 3.31),
+        (448, 64, 2, 6.12),
+        (640, 16, 2, 6.25),
+        (640, 64, 2, 13.5),
+        (320, 16, 4, 0),
+        (320, 64, 8, 0),
+    ],
+)
+def test_what_halves_a_large_picture_waits_whole(side: int, channels: int, vtcm_mb: int, vendor_mb: float) -> None:
+    waiting = buffer_bytes(begun_by_halving(side, channels, window=3), vtcm_mb * MIB)
+    assert waiting / MIB == pytest.approx(vendor_mb, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "window", "vendor_mb"),
+    [(448, 64, 3, 13.25), (640, 16, 3, 16.5), (640, 64, 3, 27.94), (448, 64, 7, 27.94), (640, 64, 7, 53.56)],
+)
+def test_what_halves_a_picture_is_unrolled_whole_where_its_strips_find_no_room(
+    side: int, channels: int, window: int, vendor_mb: float
+) -> None:
+    waiting = buffer_bytes(begun_by_halving(side, channels, window), MIB)
+    assert waiting / MIB == pytest.approx(vendor_mb, rel=0.25)
+
+
+def test_many_weights_leave_no_room_for_a_large_unrolled_window() -> None:
+    """1.25 and 6.5 MB there, with 5 and with 8 convolutions of 4.5 MB after the first one of ResNet."""
+    results = begun_by_halving(224, 64, window=7)
+    few, many = (buffer_bytes(results, MIB, weights_bytes=count * MIB) for count in (22, 36))
+    assert few / MIB == pytest.approx(1.25, rel=0.25)
+    assert many / MIB == pytest.approx(6.5, rel=0.25)
+    assert buffer_bytes(results, 2 * MIB, weights_bytes=90 * MIB) == buffer_bytes(results, 2 * MIB)
+
+
+@pytest.mark.parametrize(("vtcm_mb", "waits"), [(2, True), (4, False), (8, False)])
+def test_matrices_of_attention_are_handed_on_one_by_one_where_one_fits(vtcm_mb: int, *, waits: bool) -> None:
+    each = 3 * MIB  # 1,024 x 1,536 numbers of one head
+    product = result(6 * each, kind="matmul", matrices=6)
+    values = result(MIB, kind="fully_connected")
+    softmax = result(6 * each, 0, kind="softmax", matrices=6)
+    results = [product, values, softmax, result(MIB, 1, 2, kind="matmul"), result(64, 3)]
+    assert (buffer_bytes(results, vtcm_mb * MIB) > 6 * MIB) == waits
 
 
 def test_a_chain_of_results_that_fit_spills_nothing() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openhtp.compiler.passes.measure_buffers import element_bytes
-from openhtp.compiler.sizes import KernelSize, sizes_of
+from openhtp.compiler.sizes import KernelSize, sizes_of, usual_formats
 from openhtp.core.opcall import MOVES_NOTHING
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorSpec
+from openhtp.core.units import MIB
 from openhtp.program.htp_program import HtpProgram
 
 _GRAIN = 64 * 1024
@@ -30,11 +31,22 @@ _WINDOWED = frozenset({"conv", "dilated", "stem", "group", "conv3d", "depthwise"
 _MOVING = frozenset({"transpose", "permute", "image_layout", "move"})
 _RESIZED = "resize"
 _STEM = "stem"
+_PRODUCT = "matmul"
+_ATTENDING = frozenset({_PRODUCT, "softmax", "affine", "add", "divide", "multiply"})
 _STRIPS_UNDER_WINDOW = 4
 """Strips of an input while a window moves over it: that of the window, one on either side, and the next."""
 _STRIPS_UNDER_STEM = 4
 _TOO_LARGE_STEM = 2
 """The first convolution of a picture is passed on in strips only if it has more than so many times the VTCM."""
+_LEAST_LARGE_PICTURE = 5 * MIB // 2
+_LARGE_PICTURE = 1.25
+"""A picture in blocks and what a convolution makes of it do not fit if they are more times the VTCM than this."""
+_LARGE_WINDOW = 5
+_UNROLLED = 6
+"""A large window makes so many times the picture in blocks, if it is unrolled before the product."""
+_SMALLEST_VTCM = MIB
+_TOO_MANY_STRIPS = 1.2
+_MANY_WEIGHTS = 24 * MIB
 _STRIPS_HELD = 2
 _ROWS = 32
 _PICTURE_RANK = 4
@@ -45,6 +57,7 @@ def spill_fill_bytes(program: HtpProgram) -> int:
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     half = program.options.precision is FloatPrecision.FLOAT16
     sizes = sizes_of(program)
+    weights = sum(size.weights * form.weight_bytes for size, form in zip(sizes, usual_formats(sizes), strict=True))
     resized = _resized_to_be_moved(sizes)
     results = []
     for number, (kernel, size) in enumerate(zip(program.kernels, sizes, strict=True)):
@@ -56,8 +69,10 @@ def spill_fill_bytes(program: HtpProgram) -> int:
         picture = (
             _picture_strips(program.tensors[kernel.inputs[0]], specs[0], half=half) if size.kind == _STEM else 0
         )
-        results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture))
-    return buffer_bytes(results, vtcm_bytes)
+        window = math.isqrt(size.taps) if picture else 0
+        matrices = _matrices_in(size, specs[0].shape, nbytes, results)
+        results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture, window, matrices))
+    return buffer_bytes(results, vtcm_bytes, weights_bytes=weights)
 
 
 def block_bytes(spec: TensorSpec, *, half: bool, windowed: bool = False) -> int:
@@ -87,6 +102,16 @@ def _picture_strips(picture: TensorSpec, result: TensorSpec, *, half: bool) -> i
     return _STRIPS_UNDER_STEM * _SIDE * _up(result.shape[2], max(1, _SIDE // size)) * _CHANNELS * size
 
 
+def _matrices_in(size: KernelSize, shape: tuple[int, ...], nbytes: int, made: Sequence[StripedResult]) -> int:
+    """The heads of attention in a result: in products of computed matrices, and in whatever keeps their size."""
+    if len(shape) != _PICTURE_RANK:
+        return 1
+    if size.kind == _PRODUCT:
+        return shape[1]
+    kept = [made[maker].matrices for maker in size.reads if made[maker].nbytes == nbytes]
+    return shape[1] if shape[1] in kept else 1
+
+
 def _resized_to_be_moved(sizes: Sequence[KernelSize]) -> set[int]:
     """Pictures that are resized, and then only moved: to where the client reads them, for instance."""
     found = {number for number, size in enumerate(sizes) if size.kind == _RESIZED}
@@ -111,7 +136,8 @@ def strips_in(size: KernelSize, shape: tuple[int, ...], *, moved: bool = False) 
 class StripedResult:
     """What a kernel makes: its kind, the kernels whose results it reads, bytes in blocks, and strips.
 
-    ``picture`` has the bytes of strips of a picture that it halves, if it is the first convolution.
+    ``picture`` has the bytes of strips of a picture that it halves, if it is the first convolution, and ``window``
+    the side of that convolution's window. ``matrices`` counts the heads of attention.
     """
 
     kind: str
@@ -119,6 +145,8 @@ class StripedResult:
     nbytes: int
     strips: int
     picture: int = 0
+    window: int = 0
+    matrices: int = 1
 
     @property
     def exists(self) -> bool:
@@ -126,8 +154,13 @@ class StripedResult:
         return self.kind != MOVES_NOTHING
 
 
-def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int) -> int:
+def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int, *, weights_bytes: int = 0) -> int:
     """The most that waits while any kernel runs."""
+    first, most = _first_convolution(results, vtcm_bytes, weights_bytes)
+    if most:
+        results = [
+            replace(result, picture=0) if number == first else result for number, result in enumerate(results)
+        ]
     readers = _readers(results)
     last = [each[-1] if each else -1 for each in readers]
     passed_on = strips_under_way(results, vtcm_bytes)
@@ -135,22 +168,43 @@ def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int) -> int:
         passed_on[number].own if number in passed_on else result.nbytes if readers[number] else 0
         for number, result in enumerate(results)
     ]
-    most, alive = 0, set[int]()
+    alive = set[int]()
     for number, result in enumerate(results):
         if not result.exists:
             continue
-        staying = [results[maker].nbytes for maker in alive if last[maker] > number]
+        staying = [needed[maker] for maker in alive if last[maker] > number]
         given_up = sum(needed[maker] for maker in result.reads if last[maker] == number)
         # An input is given up strip by strip while the result grows, so that the larger of both counts.
         working = max(given_up, needed[number]) if result.strips > 1 else given_up + needed[number]
         if number in passed_on:
             working = max(working, passed_on[number].group)
-        if result.kind != _TABLE:
+        if result.kind != _TABLE and number != first:
             most = max(most, _spilled(staying, sum(staying) + working + result.picture + _RESERVED - vtcm_bytes))
         alive = {maker for maker in alive if last[maker] > number}
         if last[number] > number:
             alive.add(number)
     return _up(most, _GRAIN)
+
+
+def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weights_bytes: int) -> tuple[int, int]:
+    """The first convolution of a large picture, and what waits then; (-1, 0) if it is like any other kernel."""
+    for number, result in enumerate(results):
+        if not result.picture:
+            continue
+        strip = result.nbytes // result.strips
+        picture = result.picture // _STRIPS_UNDER_STEM * result.strips
+        strips = result.picture + _STRIPS_UNDER_WINDOW * strip
+        large_window = result.window >= _LARGE_WINDOW
+        # Strips of the unrolled window, too, if there is much else to be fetched.
+        many = large_window and weights_bytes > _MANY_WEIGHTS and strips + _UNROLLED * strip > vtcm_bytes
+        if vtcm_bytes <= _SMALLEST_VTCM and (strips > _TOO_MANY_STRIPS * vtcm_bytes or many):
+            if large_window:
+                return number, (1 + _UNROLLED) * picture + result.nbytes
+            return number, picture + 2 * result.nbytes - vtcm_bytes - MIB
+        in_strips = result.nbytes > vtcm_bytes and 2 * strips + _RESERVED <= vtcm_bytes
+        if picture + result.nbytes > max(_LEAST_LARGE_PICTURE, _LARGE_PICTURE * vtcm_bytes) and not in_strips:
+            return number, result.nbytes
+    return -1, 0
 
 
 def _readers(results: Sequence[StripedResult]) -> list[list[int]]:
@@ -184,8 +238,10 @@ def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[
             continue
         room = vtcm_bytes * (_TOO_LARGE_STEM if result.picture else 1)
         own = 0 if result.nbytes <= room else _strips_held(number, results, readers[number])
-        if own and group + own + _RESERVED <= vtcm_bytes:
-            group += own
+        # A matrix of attention is given up while the next one is made of it.
+        grown = max(group, own) if result.matrices > 1 else group + own
+        if own and grown + _RESERVED <= vtcm_bytes:
+            group = grown
             passed_on[number] = PassedOn(own, group)
         else:
             group = 0
@@ -195,6 +251,8 @@ def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[
 def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequence[int]) -> int:
     """Bytes of the strips that the only and next reader of a result needs; 0 if it cannot take strips."""
     result, reader = results[number], readers[0]
+    if result.matrices > 1 and len(readers) == 1 and results[reader].kind in _ATTENDING:
+        return result.nbytes // result.matrices
     follows = not any(each.exists for each in results[number + 1 : reader])
     if len(readers) > 1 or not follows or result.strips == 1 or results[reader].strips == 1:
         return 0
