@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.compiler.sizes import sizes_of
 from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
 from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes
 from openhtp.core import status as st
@@ -282,7 +283,8 @@ class OrtEngine:
         source, native = program.source, self._native(program.native_kv)
         specs = (*program.inputs, *program.outputs, *source.updateable_statics)
         updateable = {spec.name: source.statics[spec.name] for spec in source.updateable_statics}
-        memory = spill_fill_bytes(program), vtcm_peak_bytes(program)
+        sizes = sizes_of(program)
+        memory = spill_fill_bytes(program, sizes), vtcm_peak_bytes(program, sizes)
         return OrtProgram(program.name, specs, staged, names, memory, updateable, native)
 
     def load_packed(
@@ -312,11 +314,12 @@ class OrtEngine:
     def pack(self, program: HtpProgram) -> PackedGraph:
         """The program with its needs of memory, and with its prepared form unless it is quick without one."""
         packed = self._packed_with_form(program) or pack_program(program.source, compact=True)[0]
+        sizes = sizes_of(program)
         return dataclasses.replace(
             packed,
-            spill_fill_bytes=spill_fill_bytes(program),
-            vtcm_peak_bytes=vtcm_peak_bytes(program),
-            chip=make_section(pack_chip_program(program, placed_of(program))),
+            spill_fill_bytes=spill_fill_bytes(program, sizes),
+            vtcm_peak_bytes=vtcm_peak_bytes(program, sizes),
+            chip=make_section(pack_chip_program(program, placed_of(program, sizes))),
         )
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:

@@ -161,19 +161,19 @@ def _lump(kernel: KernelSize, form: NumberFormat, touched: int, tiles: int, vtcm
     )
 
 
-def placed_of(program: HtpProgram) -> Placed:
+def placed_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> Placed:
     """The placement of a program; the first that comes into question where a cost model chooses among several."""
-    sizes = sizes_of(program)
+    sizes = sizes or sizes_of(program)
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     return place(sizes, usual_formats(sizes), vtcm_bytes, program.options.optimization_level)
 
 
-def vtcm_peak_bytes(program: HtpProgram) -> int:
+def vtcm_peak_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> int:
     """The most bytes in VTCM at once, at most the graph's share of it.
 
     Where several placements are left to choose from, the largest counts: any of them may be chosen.
     """
-    sizes = sizes_of(program)
+    sizes = sizes or sizes_of(program)
     formats = [size.precision or NumberFormat.FLOAT for size in sizes]
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     ways = placements(sizes, formats, vtcm_bytes, program.options.optimization_level)

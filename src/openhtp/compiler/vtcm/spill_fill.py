@@ -52,11 +52,11 @@ _ROWS = 32
 _PICTURE_RANK = 4
 
 
-def spill_fill_bytes(program: HtpProgram) -> int:
-    """The buffer in DDR that a graph needs with its share of the VTCM."""
+def spill_fill_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> int:
+    """The buffer in DDR that a graph needs with its share of the VTCM. ``sizes`` are its kernels', if known."""
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     half = program.options.precision is FloatPrecision.FLOAT16
-    sizes = sizes_of(program)
+    sizes = sizes or sizes_of(program)
     weights = sum(size.weights * form.weight_bytes for size, form in zip(sizes, usual_formats(sizes), strict=True))
     resized = _resized_to_be_moved(sizes)
     results = []
