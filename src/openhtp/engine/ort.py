@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from openhtp.compiler.sizes import sizes_of
 from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
-from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes
+from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes, spill_fill_of
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
 from openhtp.core.tensor import TensorSpec
@@ -315,11 +315,12 @@ class OrtEngine:
         """The program with its needs of memory, and with its prepared form unless it is quick without one."""
         packed = self._packed_with_form(program) or pack_program(program.source, compact=True)[0]
         sizes = sizes_of(program)
+        spilled = spill_fill_of(program, sizes)
         return dataclasses.replace(
             packed,
-            spill_fill_bytes=spill_fill_bytes(program, sizes),
+            spill_fill_bytes=spilled.nbytes,
             vtcm_peak_bytes=vtcm_peak_bytes(program, sizes),
-            chip=make_section(pack_chip_program(program, placed_of(program, sizes))),
+            chip=make_section(pack_chip_program(program, placed_of(program, sizes), spilled.waiting)),
         )
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:

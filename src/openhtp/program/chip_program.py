@@ -7,7 +7,7 @@ check that it fits the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -41,8 +41,26 @@ _RANGE = np.dtype(
 )
 
 
+# A block of a result that waits in the spill-fill buffer from one kernel to another.
+_WAITING = np.dtype([("maker", "<u4"), ("block", "<u4"), ("leaves", "<u4"), ("returns", "<u4")])
+_BLOCK_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingResult:
+    """What has no room in VTCM: bytes of a kernel that go to DDR during one kernel, and come back for another."""
+
+    maker: int
+    nbytes: int
+    leaves: int
+    returns: int
+
+
 class _ChipWords(msgspec.Struct, frozen=True):
-    """As it is stored. ``kernels`` names nodes; ``free_after`` and ``handed_over`` are the placement's."""
+    """As it is stored. ``kernels`` names nodes; ``free_after`` and ``handed_over`` are the placement's.
+
+    ``waiting`` has the blocks of results that wait in the spill-fill buffer.
+    """
 
     soc: str
     vtcm_bytes: _Count
@@ -51,6 +69,7 @@ class _ChipWords(msgspec.Struct, frozen=True):
     handed_over: list[_Count]
     operations: bytes
     ranges: bytes
+    waiting: bytes = b""
 
 
 _DECODER = msgspec.msgpack.Decoder(_ChipWords)
@@ -58,11 +77,15 @@ _DECODER = msgspec.msgpack.Decoder(_ChipWords)
 
 @dataclass(frozen=True, slots=True)
 class ChipProgram:
-    """A program for one SoC as a file has it. ``kernels`` has the names of each kernel's nodes."""
+    """A program for one SoC as a file has it. ``kernels`` has the names of each kernel's nodes.
+
+    ``waiting_blocks`` counts the blocks of 2 KiB that wait in the spill-fill buffer at some time.
+    """
 
     soc: str
     kernels: tuple[tuple[str, ...], ...]
     placed: Placed
+    waiting_blocks: int = 0
 
     @property
     def tiles(self) -> int:
@@ -88,7 +111,7 @@ class ChipProgram:
         )
 
 
-def pack_chip_program(program: HtpProgram, placed: Placed) -> bytes:
+def pack_chip_program(program: HtpProgram, placed: Placed, waiting: Sequence[WaitingResult] = ()) -> bytes:
     """The chip's program as it is stored."""
     words = _ChipWords(
         program.soc.name,
@@ -104,8 +127,16 @@ def pack_chip_program(program: HtpProgram, placed: Placed) -> bytes:
             ],
             _RANGE,
         ).tobytes(),
+        b"".join(_blocks(each).tobytes() for each in waiting),
     )
     return msgspec.msgpack.encode(words)
+
+
+def _blocks(waiting: WaitingResult) -> Rows:
+    rows = np.zeros(-(-waiting.nbytes // _BLOCK_BYTES), _WAITING)
+    rows["maker"], rows["leaves"], rows["returns"] = waiting.maker, waiting.leaves, waiting.returns
+    rows["block"] = np.arange(rows.size)
+    return rows
 
 
 def _operations(placed: Placed) -> Iterator[tuple[int, ...]]:
@@ -149,6 +180,9 @@ def read_chip_program(stored: memoryview) -> ChipProgram:
         kernel >= count for kernel in (*words.free_after, *words.handed_over)
     ):
         raise BadBinary(f"the chip's program has {count} kernels and names others")
+    waiting = _rows(words.waiting, _WAITING)
+    if waiting.size and max(int(waiting[key].max()) for key in ("maker", "leaves", "returns")) >= count:
+        raise BadBinary(f"a block of the chip's program waits for a kernel beyond {count}")
     return ChipProgram(
         words.soc,
         tuple(map(tuple, words.kernels)),
@@ -160,6 +194,7 @@ def read_chip_program(stored: memoryview) -> ChipProgram:
             free_after=tuple(words.free_after),
             handed_over=frozenset(words.handed_over),
         ),
+        int(waiting.size),
     )
 
 

@@ -8,7 +8,7 @@ mostly moves whole ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openhtp.compiler.passes.measure_buffers import element_bytes
@@ -17,6 +17,7 @@ from openhtp.core.opcall import MOVES_NOTHING
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
+from openhtp.program.chip_program import WaitingResult
 from openhtp.program.htp_program import HtpProgram
 
 _GRAIN = 64 * 1024
@@ -54,6 +55,19 @@ _PICTURE_RANK = 4
 
 def spill_fill_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> int:
     """The buffer in DDR that a graph needs with its share of the VTCM. ``sizes`` are its kernels', if known."""
+    return spill_fill_of(program, sizes).nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class SpillFill:
+    """The size of the buffer, and all results that wait in it at some time."""
+
+    nbytes: int
+    waiting: tuple[WaitingResult, ...]
+
+
+def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> SpillFill:
+    """The buffer of a program with its share of the VTCM, and what waits there."""
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     half = program.options.precision is FloatPrecision.FLOAT16
     sizes = sizes or sizes_of(program)
@@ -72,7 +86,7 @@ def spill_fill_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = N
         window = math.isqrt(size.taps) if picture else 0
         matrices = _matrices_in(size, specs[0].shape, nbytes, results)
         results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture, window, matrices))
-    return buffer_bytes(results, vtcm_bytes, weights_bytes=weights)
+    return spilled_results(results, vtcm_bytes, weights_bytes=weights)
 
 
 def block_bytes(spec: TensorSpec, *, half: bool, windowed: bool = False) -> int:
@@ -156,8 +170,16 @@ class StripedResult:
 
 def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int, *, weights_bytes: int = 0) -> int:
     """The most that waits while any kernel runs."""
+    return spilled_results(results, vtcm_bytes, weights_bytes=weights_bytes).nbytes
+
+
+def spilled_results(results: Sequence[StripedResult], vtcm_bytes: int, *, weights_bytes: int = 0) -> SpillFill:
+    """What waits while kernels run, and the most that waits at once."""
     first, most = _first_convolution(results, vtcm_bytes, weights_bytes)
+    waiting: dict[int, WaitingResult] = {}
     if most:
+        readers_of_first = _readers(results)[first]
+        waiting[first] = WaitingResult(first, most, first, readers_of_first[-1] if readers_of_first else first)
         results = [
             replace(result, picture=0) if number == first else result for number, result in enumerate(results)
         ]
@@ -172,18 +194,24 @@ def buffer_bytes(results: Sequence[StripedResult], vtcm_bytes: int, *, weights_b
     for number, result in enumerate(results):
         if not result.exists:
             continue
-        staying = [needed[maker] for maker in alive if last[maker] > number]
+        staying = {maker: needed[maker] for maker in alive if last[maker] > number}
         given_up = sum(needed[maker] for maker in result.reads if last[maker] == number)
         # An input is given up strip by strip while the result grows, so that the larger of both counts.
         working = max(given_up, needed[number]) if result.strips > 1 else given_up + needed[number]
         if number in passed_on:
             working = max(working, passed_on[number].group)
         if result.kind != _TABLE and number != first:
-            most = max(most, _spilled(staying, sum(staying) + working + result.picture + _RESERVED - vtcm_bytes))
+            excess = sum(staying.values()) + working + result.picture + _RESERVED - vtcm_bytes
+            gone = _spilled(staying, excess)
+            most = max(most, sum(gone.values()), excess)
+            if excess > sum(gone.values()):
+                gone[number] = excess - sum(gone.values())
+            for maker, nbytes in gone.items():
+                waiting.setdefault(maker, WaitingResult(maker, nbytes, number, max(last[maker], number)))
         alive = {maker for maker in alive if last[maker] > number}
         if last[number] > number:
             alive.add(number)
-    return _up(most, _GRAIN)
+    return SpillFill(_up(most, _GRAIN), tuple(waiting[maker] for maker in sorted(waiting)))
 
 
 def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weights_bytes: int) -> tuple[int, int]:
@@ -260,14 +288,15 @@ def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequenc
     return strips * result.nbytes // result.strips
 
 
-def _spilled(staying: Sequence[int], excess: int) -> int:
-    """Bytes that go if so many are too much: whole results that nobody needs now, the largest first."""
-    gone = 0
-    for nbytes in sorted(staying, reverse=True):
-        if gone >= excess:
+def _spilled(staying: Mapping[int, int], excess: int) -> dict[int, int]:
+    """What goes if so many bytes are too much: whole results that nobody needs now, the largest first."""
+    gone: dict[int, int] = {}
+    for maker in sorted(staying, key=lambda maker: staying[maker], reverse=True):
+        if excess <= 0:
             break
-        gone += nbytes
-    return max(gone, excess) if excess > 0 else 0
+        gone[maker] = staying[maker]
+        excess -= staying[maker]
+    return gone
 
 
 def _up(number: int, block: int) -> int:
