@@ -73,7 +73,7 @@ def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None
     sizes = sizes or sizes_of(program)
     weights = sum(size.weights * form.weight_bytes for size, form in zip(sizes, usual_formats(sizes), strict=True))
     resized = _resized_to_be_moved(sizes)
-    results = []
+    results: list[StripedResult] = []
     for number, (kernel, size) in enumerate(zip(program.kernels, sizes, strict=True)):
         specs = [program.tensors[name] for name in kernel.outputs]
         # Tensors that the client will read are in DDR anyway.
@@ -84,6 +84,8 @@ def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None
             _picture_strips(program.tensors[kernel.inputs[0]], specs[0], half=half) if size.kind == _STEM else 0
         )
         window = math.isqrt(size.taps) if picture else 0
+        # Rows of it are read in strips, even where there would be more strips of columns.
+        strips = -(-specs[0].shape[1] // _SIDE) if picture else strips
         matrices = _matrices_in(size, specs[0].shape, nbytes, results)
         results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture, window, matrices))
     return spilled_results(results, vtcm_bytes, weights_bytes=weights)
