@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -70,6 +71,23 @@ def test_what_is_larger_than_the_budget_is_made_alone() -> None:
     with Workshop(budget_bytes=MB, all_threads=True) as workshop:
         assert len(workshop.make([meter.making(b"a", 9 * MB), meter.making(b"b", 8 * MB)])) == 2
     assert meter.most == 9 * MB
+
+
+def test_within_a_budget_parts_are_made_in_their_order() -> None:
+    """A part that waited while others passed would hold the whole that it is cut from for all that time."""
+    begun: list[int] = []
+
+    def making(number: int) -> Making:
+        def make() -> SegmentSession:
+            begun.append(number)
+            hashlib.sha256(bytes(MB)).digest()  # other threads have a turn
+            return a_stage()
+
+        return Making(bytes([number]), MB, make)
+
+    with Workshop(budget_bytes=MB, all_threads=True) as workshop:
+        workshop.make([making(number) for number in range(100)])
+    assert begun == sorted(begun)
 
 
 def test_two_of_a_short_load_are_made_at_the_same_time() -> None:

@@ -207,27 +207,42 @@ class Workshop:
             self._do_next(todo)
 
     def _do_next(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
-        while todo:
+        while (taken := self._take(todo)) is not None:
+            making, future = taken
             try:
-                making, future = todo.popleft()
-            except IndexError:  # another took the last
-                return
-            try:
-                future.set_result(self._within_budget(making))
+                future.set_result(making.make())
             except BaseException as error:
                 future.set_exception(error)
+            finally:
+                self._leave(making)
 
-    def _within_budget(self, making: Making) -> SegmentSession:
+    def _take(
+        self, todo: deque[tuple[Making, Future[SegmentSession]]]
+    ) -> tuple[Making, Future[SegmentSession]] | None:
+        """The next one, when there is room for its data; None if another thread took the last.
+
+        A thread that waits for room has taken none yet: parts of one whole would otherwise be made far apart, and
+        the whole be held for so long.
+        """
         if self._budget is None:
-            return making.make()
-        needed = making.nbytes * _COPIES
+            try:
+                return todo.popleft()
+            except IndexError:
+                return None
         with self._room:
-            self._room.wait_for(lambda: not self._taken or self._taken + needed <= (self._budget or 0))
-            self._taken += needed
-        try:
-            return making.make()
-        finally:
-            give_back_freed()
-            with self._room:
-                self._taken -= needed
-                self._room.notify_all()
+            while todo:
+                needed = todo[0][0].nbytes * _COPIES
+                if not self._taken or self._taken + needed <= self._budget:
+                    self._taken += needed
+                    return todo.popleft()
+                self._room.wait()
+        return None
+
+    def _leave(self, making: Making) -> None:
+        """Its data are no longer needed."""
+        if self._budget is None:
+            return
+        give_back_freed()
+        with self._room:
+            self._taken -= making.nbytes * _COPIES
+            self._room.notify_all()
