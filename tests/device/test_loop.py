@@ -117,6 +117,7 @@ class _Graph:
     """What a runner notes of the graph whose step it computed."""
 
     step_ns = 0
+    calls_user_code = False
 
     def note_step(self, took_ns: int) -> None:
         self.step_ns = took_ns

@@ -31,7 +31,7 @@ def test_what_is_over_is_not_due_and_does_not_pile_up() -> None:
         paced.start(0, Start(job, 0, job + 1), WORK)
         if job:
             paced.forget(job)
-    assert len(paced._ends) <= ENDS_KEPT + 3
+    assert len(paced.ends) <= ENDS_KEPT + 3
     assert paced.next_at() == 100
     assert paced.pop().job == 0
     assert paced.next_at() is None

@@ -65,6 +65,8 @@ class DeviceGraph:
         self.held = held
         self.loaded = loaded
         self.steps = loaded.steps
+        # Whether operators of a user's package are in it: how long their functions take, nobody knows.
+        self.calls_user_code = isinstance(loaded, ChainedProgram)
         self.core = 0
         # The switcher that loads the graph for its turns, if any, and the program that replaced the first one.
         self.switch: Switcher | None = None
@@ -82,11 +84,6 @@ class DeviceGraph:
         # For tests: the next execution fails with this error after this step.
         self.fault: tuple[int, QnnError] | None = None
         self._idle: dict[bytes, list[list[Run]]] = {}
-
-    @property
-    def calls_user_code(self) -> bool:
-        """Whether operators of a user's package are in it: how long their functions take, nobody knows."""
-        return isinstance(self.loaded, ChainedProgram)
 
     def note_step(self, took_ns: int) -> None:
         """Note how long a step took. One much longer than the step before it may have waited for a core."""
@@ -116,6 +113,7 @@ class DeviceGraph:
         self.loaded.close()
         self.loaded = loaded
         self.steps = loaded.steps
+        self.calls_user_code = isinstance(loaded, ChainedProgram)
         self.rehearsal = _rehearsal(loaded)
 
     def forget_memory(self, memory: int) -> None:

@@ -109,6 +109,9 @@ class InlineRunner:
         self._ready: deque[Start] = deque()
         # Steps that were asked to yield before they were begun.
         self._not_begun: deque[Ended] = deque()
+        # Steps that other threads computed, if there are any.
+        self._ended: deque[Ended] = deque()
+        self._has_user_code = False
         self._paced = PacedSteps()
         self._go_on: GoOn | None = None
 
@@ -121,6 +124,8 @@ class InlineRunner:
         job = self._jobs.get(action.job)
         if job is None or job.pace is None:
             self._ready.append(action)
+            if job is not None and job.graph.calls_user_code:
+                self._has_user_code = True
             return
         compute_whole(job)
         self._paced.start(t, action, job.pace)
@@ -143,17 +148,21 @@ class InlineRunner:
 
     def forget(self, job: int) -> None:
         """A job is over."""
-        self._paced.forget(job)
+        if self._paced.runs:
+            self._paced.forget(job)
 
     def next_at(self, now: int) -> int | None:
-        """Now, if any step is ready; otherwise when the next paced one ends."""
-        return now if self._ready or self._not_begun else self._paced.next_at()
+        """Now, if any step is ready or has ended; otherwise when the next paced one ends."""
+        if self._ready or self._not_begun or self._ended:
+            return now
+        return self._paced.next_at() if self._paced.ends else None
 
     def run_one(self, now: int) -> Ended | None:
         """Compute the oldest ready step and those that follow at once, unless a paced one is over."""
-        due = self._paced.next_at()
-        if due is not None and due <= now:
-            return Ended(*self._paced.pop())
+        if self._paced.ends:
+            due = self._paced.next_at()
+            if due is not None and due <= now:
+                return Ended(*self._paced.pop())
         if self._not_begun:
             return self._not_begun.popleft()
         if not self._ready:
@@ -177,7 +186,9 @@ class InlineRunner:
         return Ended(number, step, token, steps=steps, told=go_on is not None)
 
     def soon(self, now: int) -> bool:
-        """Whether the next step is known to be short."""
+        """Whether an end waits to be handed over, or the next step is known to be short."""
+        if self._ended:
+            return True
         if not self._ready:
             return False
         job = self._jobs.get(self._ready[0].job)
@@ -245,13 +256,20 @@ class ModelledRunner:
 class BesideRunner:
     """Computes on other threads, so that the loop keeps reading requests however long a step takes."""
 
-    def __init__(self, jobs: Mapping[int, Job], clock: Callable[[], int], threads: Executor) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[int, Job],
+        clock: Callable[[], int],
+        threads: Executor,
+        ended: deque[Ended] | None = None,
+    ) -> None:
+        """Steps that are over are put into ``ended``."""
         self.under_way = 0
         self._jobs = jobs
         self._clock = clock
         self._threads = threads
         self._post: Post
-        self._ended: deque[Ended] = deque()
+        self._ended: deque[Ended] = deque() if ended is None else ended
 
     def attach(self, post: Post, go_on: GoOn) -> None:
         """Ends are posted to the loop."""
@@ -326,29 +344,21 @@ class SideBySideRunner(InlineRunner):
         threads = ThreadPoolExecutor(self._most, thread_name_prefix="openhtp-steps")
         if self._most > 1:
             threads.submit(int)
-        self._beside = BesideRunner(self._jobs, self._clock, threads)
+        self._beside = BesideRunner(self._jobs, self._clock, threads, self._ended)
         self._beside.attach(post, go_on)
-
-    def next_at(self, now: int) -> int | None:
-        """Now, if any step is ready or has ended; otherwise when the next paced one ends."""
-        if self._beside is not None and self._beside.soon(now):
-            return now
-        return super().next_at(now)
 
     def run_one(self, now: int) -> Ended | None:
         """Start steps that run side by side and return a step that ended; otherwise compute here."""
         beside = self._beside
-        if beside is not None and (beside.under_way or len(self._ready) > 1 or self._calls_out()):
+        if beside is not None and (
+            beside.under_way or len(self._ready) > 1 or (self._has_user_code and self._calls_out())
+        ):
             self._hand_out(now, beside)
             ended = beside.run_one(now)
             if ended is not None:
                 self._note_time(ended)
                 return ended
         return super().run_one(now)
-
-    def soon(self, now: int) -> bool:
-        """Whether an end waits to be handed over, or the next step is known to be short."""
-        return (self._beside is not None and self._beside.soon(now)) or super().soon(now)
 
     def _hand_out(self, now: int, beside: BesideRunner) -> None:
         """Let other threads begin all ready steps, except those that would be over before a thread began."""
@@ -398,55 +408,55 @@ class PacedSteps:
     """Steps that end by the clock. A job's ``Pace`` tells how long it runs and how long stopping it takes."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, TimedRun] = {}
-        self._ends: list[_End] = []
+        self.runs: dict[int, TimedRun] = {}
+        self.ends: list[_End] = []
         # The end that counts for each job under way. Earlier ones were overtaken by a yield.
         self._awaited: dict[int, _End] = {}
 
     def start(self, t: int, action: Start, work: Pace) -> None:
         """Begin a job's step, or resume a step that was stopped."""
-        run = self._runs.get(action.job)
+        run = self.runs.get(action.job)
         if run is None:
-            run = self._runs[action.job] = TimedRun(work)
+            run = self.runs[action.job] = TimedRun(work)
         self._await((run.start(t, action.step), action.job, action.token))
 
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Stop at the next possible point, if the job is paced and that is before its end."""
-        run = self._runs.get(action.job)
+        run = self.runs.get(action.job)
         if run is not None and run.ask_yield(t):
             self._await((run.due, action.job, action.token))
 
     def next_at(self) -> int | None:
         """When the next one ends or stops."""
-        while self._ends:
-            end = self._ends[0]
+        while self.ends:
+            end = self.ends[0]
             if self._awaited.get(end[1]) is end:
                 return end[0]
-            heapq.heappop(self._ends)
+            heapq.heappop(self.ends)
         return None
 
     def pop(self) -> Due:
         """Take the step that is due. Call when ``next_at`` has come."""
-        _, job, token = heapq.heappop(self._ends)
+        _, job, token = heapq.heappop(self.ends)
         del self._awaited[job]
-        run = self._runs[job]
+        run = self.runs[job]
         return Due(job, run.step, token, run.stops, run.started)
 
     def hurry(self, t: int, job: int) -> None:
         """Let a job end now."""
         end = self._awaited.get(job)
         if end is not None and end[0] > t:
-            run = self._runs[job]
+            run = self.runs[job]
             run.due, run.stops = t, False
             self._await((t, job, end[2]))
 
     def forget(self, job: int) -> None:
         """The job is over, however it ended."""
-        self._runs.pop(job, None)
+        self.runs.pop(job, None)
         self._awaited.pop(job, None)
 
     def _await(self, end: _End) -> None:
         self._awaited[end[1]] = end
-        heapq.heappush(self._ends, end)
-        if len(self._ends) > ENDS_KEPT + 2 * len(self._awaited):
-            self._ends = sorted(self._awaited.values())
+        heapq.heappush(self.ends, end)
+        if len(self.ends) > ENDS_KEPT + 2 * len(self._awaited):
+            self.ends = sorted(self._awaited.values())
