@@ -74,6 +74,20 @@ def test_what_is_written_can_be_read(way: CopyWay, two_pages: int) -> None:
     assert memory.BatchedReader([(two_pages + 5, 2), (two_pages + 8, 2)]).read("two pieces") == b"helo"
 
 
+def test_buffers_are_copied_to_and_from_pieces_of_their_sizes(way: CopyWay, two_pages: int) -> None:
+    first, second = bytearray(b"abc"), bytearray(b"defgh")
+    copy = memory.ScatteredCopy((first, memoryview(second)))
+    copy.aim((two_pages + 7, two_pages + 100))
+    assert copy.write()
+    assert memory.read(two_pages + 7, 3, "a piece") + memory.read(two_pages + 100, 5, "another") == b"abcdefgh"
+    first[:], second[:] = b"---", b"-----"
+    assert copy.read()
+    assert first + second == b"abcdefgh"
+    copy.aim((two_pages + 7, two_pages + PAGE - 2))
+    assert not copy.read()
+    assert not copy.write()
+
+
 def test_memory_that_is_partly_missing_is_an_error(way: CopyWay, two_pages: int) -> None:
     with pytest.raises(InvalidArgument, match="not this process's memory"):
         memory.read(two_pages + PAGE - 4, 8, "a number")

@@ -75,7 +75,8 @@ def test_a_small_program_is_rehearsed_and_a_large_one_is_not(mobilenet: tuple[Ht
     assert small.rehearsal is not None
     assert small.rehearsal.took_ns
     assert set(small.rehearsal.arrays) == {"x", "y"}
-    assert engine.load(relu(1 << 16)).rehearsal is None
+    assert engine.load(relu(1 << 16)).rehearsal is not None
+    assert engine.load(relu(1 << 17)).rehearsal is None
     assert engine.load(mobilenet[0]).rehearsal is None
 
 

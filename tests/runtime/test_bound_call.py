@@ -70,6 +70,20 @@ def test_from_the_second_run_on_nothing_is_queued(local: htp.Graph, monkeypatch:
     wait_until(lambda: not queued(bound, calls))
 
 
+def test_the_first_arrays_of_a_graph_are_used_where_they_lie(
+    local: htp.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for a copy would take longer than binding them; it does not for arrays that come later."""
+    calls = counted(local, monkeypatch)
+    wait_until(lambda: not local.context.device.info()["sessions"][0]["tasks"])
+    BoundCall(local, *arrays(local)).run()
+    first, buffers = len(calls), local.context.device.info()["sessions"][0]["bytes"]
+    other = BoundCall(local, *arrays(local))
+    other.run()
+    assert len(calls) == first + 1
+    assert local.context.device.info()["sessions"][0]["bytes"] > buffers
+
+
 def test_registered_memory_is_used_where_it_lies(local: htp.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(local, monkeypatch)
     memory = local.context.register_memory(4096)

@@ -73,6 +73,14 @@ def by_files() -> CopyWay:
     return CopyWay("files", short.readv, short.writev, long.readv, long.writev)
 
 
+# Where the kernel finds addresses and sizes, and how many of them.
+Listed = tuple[int, int]
+
+
+def _pieces(listed: Listed) -> Any:
+    return (IoVec * listed[1]).from_address(listed[0])
+
+
 class CopyFiles:
     """Files in memory over which the kernel copies, one for each copy that is under way. One stays open."""
 
@@ -85,23 +93,24 @@ class CopyFiles:
         # A child and its parent would write to the same files.
         os.register_at_fork(after_in_child=self._close)
 
-    def readv(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-        """Copy from each remote piece, one after the other, into the local one."""
-        return self._each_piece(local, remote, count, lambda ours, theirs: (theirs, ours))
+    def readv(self, _pid: int, local: int, local_count: int, remote: int, count: int, _flags: int) -> int:
+        """Copy from each remote piece, one after the other, into the local one, or each into one of its size."""
+        return self._each_piece((local, local_count), (remote, count), lambda ours, theirs: (theirs, ours))
 
-    def writev(self, _pid: int, local: int, _local_count: int, remote: int, count: int, _flags: int) -> int:
-        """Copy from the local piece into each remote one."""
-        return self._each_piece(local, remote, count, lambda ours, theirs: (ours, theirs))
+    def writev(self, _pid: int, local: int, local_count: int, remote: int, count: int, _flags: int) -> int:
+        """Copy from the local piece into each remote one, or from as many pieces of the same sizes."""
+        return self._each_piece((local, local_count), (remote, count), lambda ours, theirs: (ours, theirs))
 
     def _each_piece(
-        self, local: int, remote: int, count: int, from_and_to: Callable[[int, int], tuple[int, int]]
+        self, local: Listed, remote: Listed, from_and_to: Callable[[int, int], tuple[int, int]]
     ) -> int:
         """Copy piece by piece until one is not all there; the bytes that were copied, -1 for none."""
-        ours, done = int(IoVec.from_address(local).base or 0), 0
+        ours, count, done = [int(piece.base or 0) for piece in _pieces(local)], remote[1], 0
         fd = self._idle.pop() if self._idle else os.memfd_create("openhtp-copies")
         try:
-            for piece in (IoVec * count).from_address(remote):
-                copied = self._copy(fd, *from_and_to(ours + done, int(piece.base or 0)), piece.size)
+            for number, piece in enumerate(_pieces(remote)):
+                here = ours[number] if len(ours) == count else ours[0] + done
+                copied = self._copy(fd, *from_and_to(here, int(piece.base or 0)), piece.size)
                 done += copied
                 if copied < piece.size:
                     break

@@ -233,16 +233,6 @@ class BatchedReader(_Copying):
         """Look at pieces of the same sizes elsewhere from now on. For one thread at a time."""
         self._spans[::2] = numbers("Q", addresses)
 
-    @property
-    def held(self) -> bytearray:
-        """What was read last."""
-        return self._held
-
-    def write(self, data: bytes) -> bool:
-        """Write so many bytes to these pieces; whether all of them could be."""
-        self._held[:] = data
-        return not self._size or _writev(*self._call) == self._size
-
     def _missing(self, done: int) -> Piece:
         """The first piece that is not all among so many bytes."""
         for address, size in self.places():
@@ -250,6 +240,36 @@ class BatchedReader(_Copying):
                 return address, size
             done -= size
         return 0, self._size
+
+
+class ScatteredCopy:
+    """Copies between buffers of ours and pieces of memory of the same sizes, at the cost of one call."""
+
+    __slots__ = ("_call", "_here", "_kept", "_size", "_spans")
+
+    def __init__(self, buffers: Sequence[Any]) -> None:
+        """``buffers`` can be written to, and are not empty."""
+        owned = [ctypes.c_char.from_buffer(buffer) for buffer in buffers]
+        sizes = [memoryview(buffer).nbytes for buffer in buffers]
+        self._kept = owned
+        self._size = sum(sizes)
+        spans = [(ctypes.addressof(owner), size) for owner, size in zip(owned, sizes, strict=True)]
+        self._here = numbers("Q", [number for span in spans for number in span])
+        self._spans = numbers("Q", [number for size in sizes for number in (0, size)])
+        count = len(sizes)
+        self._call = (os.getpid(), self._here.buffer_info()[0], count, self._spans.buffer_info()[0], count, 0)
+
+    def aim(self, addresses: Sequence[int]) -> None:
+        """Where the pieces are from now on. For one thread at a time."""
+        self._spans[::2] = numbers("Q", addresses)
+
+    def read(self) -> bool:
+        """Copy the pieces into the buffers; whether all of them are there."""
+        return _readv(*self._call) == self._size
+
+    def write(self) -> bool:
+        """Copy the buffers to the pieces; whether all of them could be written."""
+        return _writev(*self._call) == self._size
 
 
 def _copy(call: Any, ours: int, theirs: int, size: int, what: str) -> None:

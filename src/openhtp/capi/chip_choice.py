@@ -95,7 +95,10 @@ def _note_custom(address: int, wish: ChipWish) -> None:
     elif option == HtpDeviceOption.SIGNED_PD:
         wish.signed_pd = bool(at_8 & 0xFF if _is_old(address) else _byte_behind(address))
     else:
-        raise _bad(f"HTP device option {option} is unknown or not supported; expected SoC (0), architecture (1)")
+        raise _bad(
+            f"HTP device option {option} is unknown or not supported; expected SoC (0), architecture (1), signed"
+            " process domains (2)"
+        )
 
 
 def _is_old(address: int) -> bool:

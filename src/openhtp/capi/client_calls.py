@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.abi import memory
-from openhtp.abi.memory import BatchedReader, Piece
+from openhtp.abi.memory import Piece, ScatteredCopy
 from openhtp.abi.numbers import VERSION_1, VERSION_2, MemoryKind
 from openhtp.abi.structs import struct
 from openhtp.core import status as st
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from openhtp.runtime.objects.signal import Signal
     from openhtp.runtime.objects.tensor import Tensor
 
-# Binding arrays takes about as long as so many executions gain from it.
+# Binding arrays takes about as long as so many executions gain from it; the first one, where copies are large.
 COPIED_TIMES = 8
+_LARGE_BYTES = 1 << 16
 _LOST = st.QNN_GRAPH_ERROR_DYNAMIC_TENSOR_SHAPE
 _DIM_BYTES = 4
 _RAW = int(MemoryKind.RAW)
@@ -107,14 +108,18 @@ class Copier:
             )
             for place, tensor in enumerate(tensors)
         }
-        sizes = [tensor.spec.nbytes for tensor in tensors]
-        self._dims = b"".join(np.array(tensor.spec.shape, np.uint32).tobytes() for tensor in tensors)
+        self._expected = b"".join(np.array(tensor.spec.shape, np.uint32).tobytes() for tensor in tensors)
+        self._dims = bytearray(self._expected)
         own = [call.arrays[tensor.name].reshape(-1).view(np.uint8).data for tensor in tensors]
-        self._inputs, self._outputs = own[: len(inputs)], own[len(inputs) :]
+        self.times = COPIED_TIMES if sum(view.nbytes for view in own) <= _LARGE_BYTES else min(COPIED_TIMES, 1)
         # For who has the arrays: dimensions and inputs are read together, outputs are written together.
-        dims_sizes = [_DIM_BYTES * tensor.spec.rank for tensor in tensors]
-        self._reader = BatchedReader([(0, size) for size in (*dims_sizes, *sizes[: len(inputs)])])
-        self._writer = BatchedReader([(0, size) for size in sizes[len(inputs) :]])
+        dims, end = memoryview(self._dims), 0
+        ranks: list[memoryview] = []
+        for tensor in tensors:
+            ranks.append(dims[end : end + _DIM_BYTES * tensor.spec.rank])
+            end += ranks[-1].nbytes
+        self._reader = ScatteredCopy((*ranks, *own[: len(inputs)]))
+        self._writer = ScatteredCopy(own[len(inputs) :])
 
     @staticmethod
     def takes(tensors: Sequence[Tensor]) -> bool:
@@ -144,19 +149,12 @@ class Copier:
     def fill(self, places: list[int]) -> bool:
         """Copy inputs; False if one is not there or of another size. ``places``: of all dimensions, of inputs."""
         self._reader.aim(places)
-        if not self._reader.begins_with(self._dims):
-            return False
-        held, begin = self._reader.held, len(self._dims)
-        for own in self._inputs:
-            end = begin + own.nbytes
-            own[:] = held[begin:end]
-            begin = end
-        return True
+        return self._reader.read() and self._dims == self._expected
 
     def drain(self, places: list[int]) -> bool:
         """Copy outputs; False if one cannot be written."""
         self._writer.aim(places)
-        return self._writer.write(b"".join(self._outputs))
+        return self._writer.write()
 
 
 class ClientCopies(NamedTuple):
@@ -186,7 +184,7 @@ class FirstCall:
         self._call = call
         self._copies = copies
         self._otherwise = otherwise
-        self.times_left = COPIED_TIMES
+        self.times_left = copies.copier.times
 
     def run(self, profile: Profile | None = None, signal: Signal | None = None) -> None:
         """Compute, and wait for the end."""

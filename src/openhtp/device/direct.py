@@ -123,6 +123,10 @@ class DataCopies(Protocol):
         """Copy the outputs; False if they cannot be written where they belong."""
 
 
+# Binding arrays and handing the execution to another thread takes its caller about as long.
+_COMPUTED_AT_ONCE_NS = 250_000
+
+
 class BorrowedRun(DirectRun):
     """A loaded graph on the arrays of its rehearsal, to and from which the data of an execution are copied.
 
@@ -136,6 +140,11 @@ class BorrowedRun(DirectRun):
     ) -> None:
         super().__init__(core, seat, session, graph, rehearsal.run)
         self.arrays = rehearsal.arrays
+
+    @property
+    def is_short(self) -> bool:
+        """Whether computing it takes its caller less time than binding other arrays would."""
+        return self._graph.steps == 1 and self._graph.expected_ns < _COMPUTED_AT_ONCE_NS
 
     def run_on(self, copies: DataCopies, caller: object, *, queued: bool = False) -> bool:
         """As ``run``. Who has the seat has the arrays; the only step is never handed over."""

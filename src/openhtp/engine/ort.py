@@ -53,7 +53,7 @@ _BYTES_WORTH_STORING = 4 * MIB
 
 
 # The size of the tensors up to which a program is rehearsed, and the number of runs, fewer if a run takes long.
-_REHEARSED_BYTES = 1 << 16
+_REHEARSED_BYTES = 1 << 19
 _REHEARSALS = 3
 _LONG_NS = 1_000_000
 

@@ -51,9 +51,9 @@ class RunAtOnce:
 class BoundCall:
     """A graph and the arrays that it computes on. Each execution reads them as they are when it starts.
 
-    Results are written into the outputs. Where the NPU is in this process, arrays are used where they lie, from
-    the second synchronous run on. If that NPU is idle, a synchronous run bypasses the queue as well.
-    Otherwise a run is ``Graph.execute`` or ``Graph.execute_async``.
+    Results are written into the outputs. Where the NPU is in this process, arrays are used where they lie: those
+    of the graph's first execution at once, others from the second synchronous run on. If that NPU is idle, a
+    synchronous run bypasses the queue as well. Otherwise a run is ``Graph.execute`` or ``Graph.execute_async``.
     """
 
     __slots__ = (
@@ -74,7 +74,8 @@ class BoundCall:
         self.inputs = inputs
         self.outputs = outputs
         self._life, self._graph_life = graph.context.opened.life, graph.life
-        # Binding costs more than one copy, so it is done only for arrays that are used again.
+        # Binding costs more than one copy, but less than memory for the first one: it is done for the first arrays
+        # of a graph, and for those that are used again.
         self._has_run = self._looked = False
         self._callee: Callee
         self._arguments: Arguments | None = None
@@ -84,7 +85,7 @@ class BoundCall:
         """Compute on the present contents of the inputs, and wait for the end."""
         self._life.require("execute")
         self._graph_life.require("execute")
-        if self._has_run and not self._looked:
+        if not self._looked and (self._has_run or _callee(self.graph).is_new):
             self._look()
         self._has_run = True
         bound = self._shortcut
@@ -145,6 +146,7 @@ class BoundCall:
 
     def _look(self) -> None:
         callee = self._callee = _callee(self.graph)
+        callee.is_new = False
         self._arguments = callee.bindings.arguments(self.inputs, self.outputs)
         self._shortcut = shortcut(callee.link, callee.number, callee.ports, self._arguments)
         self._looked = True

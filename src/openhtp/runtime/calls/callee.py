@@ -52,6 +52,7 @@ class Callee:
     link: Link
     notifier: Notifier
     modelled: Modelled | None
+    is_new: bool = field(default=True, init=False)  # whether no arrays were bound to it yet
     _lock: Lock = field(default_factory=lambda: make_lock("graph"), init=False)
     # By ``synchronous``.
     _under_way: dict[bool, set[Call]] = field(default_factory=lambda: {True: set(), False: set()}, init=False)
