@@ -84,15 +84,15 @@ def test_a_seal_holds_for_one_key_and_one_text() -> None:
 
 
 def test_the_fingerprint_follows_the_code_that_lowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "engine").mkdir()
-    (tmp_path / "ops").mkdir()
     monkeypatch.setattr(seal, "__file__", str(tmp_path / "engine" / "seal.py"))
-    seen = {seal._lowering()}
-    (tmp_path / "ops" / "relu.py").write_text("one way")
-    seen.add(seal._lowering())
-    (tmp_path / "ops" / "relu.py").write_text("another")
-    seen.add(seal._lowering())
-    assert len(seen) == 3
+    files = ["ops/relu.py", "compiler/driver.py", "compiler/vtcm/place.py", "engine/native/sessions.c"]
+    digests = [seal._lowering()]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        for text in ("one way", "another"):
+            (tmp_path / file).write_text(text)
+            digests.append(seal._lowering())
+    assert len(set(digests)) == 1 + 2 * len(files)
 
 
 @pytest.mark.parametrize("what", ["_lowering", "_processor"])

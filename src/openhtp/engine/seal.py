@@ -38,9 +38,9 @@ def _lowering() -> str:
     """A digest of all code that lowers programs, so that nobody has to remember to raise a version."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    folders = ("compiler", "compiler/passes", "engine", "ops")
-    for path in sorted(path for folder in folders for path in (package / folder).glob("*.py")):
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+    kinds = ("compiler/**/*.py", "engine/**/*.py", "engine/native/*.c", "ops/**/*.py")
+    for path in sorted(path for kind in kinds for path in package.glob(kind)):
+        digest.update(f"{path.relative_to(package)} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
