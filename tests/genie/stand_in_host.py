@@ -25,6 +25,10 @@ class EchoDialog:
         self._tokens = tokens
 
     def query(self, prompt: str, tell: Callable[[str], None]) -> Answer:
+        """``abort`` as a prompt ends the process, as Genie does where an execution that it queued fails."""
+        if prompt == "abort":
+            os.write(2, b"terminate called without an active exception\n")
+            os.abort()
         self._stopped = False
         text = ""
         for _ in range(self._tokens):

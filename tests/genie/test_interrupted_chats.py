@@ -90,3 +90,11 @@ def test_a_closed_chat_says_so(open_chat: Callable[[], Chat]) -> None:
     closed.close()
     with pytest.raises(DeviceLost, match="has ended"):
         closed.ask("a")
+
+
+def test_an_end_of_genie_is_told_with_its_cause_and_what_to_do(open_chat: Callable[[], Chat]) -> None:
+    with open_chat() as lost, open_chat() as other:
+        cause = "by SIGABRT: an execution that Genie had queued failed, most likely because the device was lost"
+        with pytest.raises(DeviceLost, match=rf"{cause}.*; begin another chat to go on"):
+            lost.ask("abort")
+        assert other.ask("a ", tokens=2).text == "a a "

@@ -51,6 +51,8 @@ _LAST_WORDS = 2000
 # Before a line that Genie prints; the checker of configurations has none.
 _TAG = re.compile(r"^\[([A-Z]+)\]\s*")
 _LINES_SHOWN = 3
+# The last words of a Genie that leaves a query by an error while its own threads still wait for executions.
+_THREADS_LEFT = "terminate called without an active exception"
 _UNDER_WAY = (inspect.GEN_RUNNING, inspect.GEN_SUSPENDED)
 # The first answer also includes work that a process does only once.
 _TIMES = 3
@@ -281,7 +283,7 @@ class Chat:
     def _lost(self) -> DeviceLost:
         heard = "; ".join(dict.fromkeys(self._heard))
         words = self._process.last_words() + (f"; its log says: {heard}" if heard else "")
-        return DeviceLost(f"the process that Genie runs in has ended{words}")
+        return DeviceLost(f"the process that Genie runs in has ended{words}; begin another chat to go on")
 
 
 class _Hearing:
@@ -414,6 +416,8 @@ class HostProcess:
         code = finish(functools.partial(self._process.wait, _PATIENCE_S), name="openhtp-genie-wait")
         text = "; ".join(line for line in map(_reason, self._printed().splitlines()) if line)
         by = f", by {signal.Signals(-code).name}" if code < 0 else f", with status {code}"
+        if _THREADS_LEFT in text:
+            by = f"{by}: an execution that Genie had queued failed, most likely because the device was lost"
         return f"{by}; it wrote: {text}" if text else by
 
     def end(self) -> None:
