@@ -125,10 +125,10 @@ def status(
     Devices without a name, which programs start for themselves, are shown, too. Showing them changes nothing.
     """
     with errors_reported():
-        there = look_around()
-        devices = _selected(there, name, pid)
+        running = look_around()
+        devices = _selected(running, name, pid)
         if not devices and (name is not None or pid is not None):
-            raise UsageError(_not_found(there, name, pid))
+            raise UsageError(_not_found(running, name, pid))
         live = Live(console=console, auto_refresh=False)
         with live if watch and console.is_terminal else contextlib.nullcontext():
             for look in itertools.count(1):
@@ -144,12 +144,12 @@ def status(
 
 
 def _selected(
-    there: list[dict[str, Any]], name: str | None, pid: int | None, before: Container[int] = ()
+    devices: list[dict[str, Any]], name: str | None, pid: int | None, before: Container[int] = ()
 ) -> list[dict[str, Any]]:
     """Return the devices asked for. A device that does not answer now is shown as it was ``before``."""
     return [
         device
-        for device in there
+        for device in devices
         if (not _answers(device) and device["pid"] in before)
         or (
             (name is None or device.get("name") == name)
@@ -162,9 +162,9 @@ def _answers(device: dict[str, Any]) -> bool:
     return "sessions" in device
 
 
-def _not_found(there: list[dict[str, Any]], name: str | None, pid: int | None) -> str:
+def _not_found(devices: list[dict[str, Any]], name: str | None, pid: int | None) -> str:
     which = f"device {name!r}" if name is not None else f"device of process {pid}"
-    deaf = ", ".join(str(device["pid"]) for device in there if not _answers(device))
+    deaf = ", ".join(str(device["pid"]) for device in devices if not _answers(device))
     if deaf:
         return (
             f"no {which} answers; the devices of these processes do not, being busy or stopped: {deaf}; look again"

@@ -66,7 +66,7 @@ def estimate(
         options = {name: value for name, value in chosen.items() if value is not None}
         program = with_options(program, ExtensionsConfig(config).graph(program.name, options))
         by_profile = [_by_profile(program, chip, form, mode.name) for chip, form in settings]
-        results = [found[mode.name] for found in by_profile]
+        results = [modes[mode.name] for modes in by_profile]
         rates = [
             throughput(program, chip, precision=form, batch=batch, threads=threads, perf_profile=mode.name)
             for chip, form in settings
@@ -159,12 +159,12 @@ def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
 
 
 def _profiles(by_profile: list[dict[str, Estimate]]) -> TextTable:
-    chips = _titles([next(iter(found.values())) for found in by_profile])
+    chips = _titles([next(iter(modes.values())) for modes in by_profile])
     sheet = TextTable("By perf profile (modelled; clocks and energies are estimates)", ("profile", *chips))
     least = _least_energy(by_profile)
     for name in by_profile[0]:
         cells = (
-            f"{_time(found[name].total_us)}, energy {found[name].energy_pj / least:.2f}x" for found in by_profile
+            f"{_time(modes[name].total_us)}, energy {modes[name].energy_pj / least:.2f}x" for modes in by_profile
         )
         sheet.add(name, *cells)
     sheet.note = "Energy of a run as a ratio to the least here. No source states an HTP's in joules."
@@ -183,7 +183,7 @@ def _rates(results: list[Estimate], busier: list[float], batch: int, threads: in
 
 
 def _least_energy(by_profile: list[dict[str, Estimate]]) -> float:
-    return min(result.energy_pj for found in by_profile for result in found.values())
+    return min(result.energy_pj for modes in by_profile for result in modes.values())
 
 
 def _titles(results: list[Estimate]) -> list[str]:
@@ -218,8 +218,8 @@ def _named(nodes: tuple[str, ...]) -> str:
 
 
 def _notes(results: list[Estimate]) -> list[str]:
-    told = dict.fromkeys(note for result in results for note in result.notes)
-    return [f"* {note}." if "extrapolated" in note else f"Note: {note}." for note in told]
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    return [f"* {note}." if "extrapolated" in note else f"Note: {note}." for note in notes]
 
 
 def _likeness(result: Estimate) -> str:
@@ -249,7 +249,7 @@ def _estimates_json(
 ) -> list[dict[str, Any]]:
     """Energies are ratios to the least of all; ``rates`` are those with batches and threads."""
     least = _least_energy(by_profile)
-    return [_as_json(found, chosen, least, rate) for found, rate in zip(by_profile, rates, strict=True)]
+    return [_as_json(modes, chosen, least, rate) for modes, rate in zip(by_profile, rates, strict=True)]
 
 
 def _as_json(profiles: dict[str, Estimate], chosen: str, least_energy: float, rate: float) -> dict[str, Any]:

@@ -97,15 +97,15 @@ def chat(
 
 
 def _stream(dialog: Chat, prompt: str, tokens: int) -> dict[str, object]:
-    told = False
+    has_begun = False
     try:
         for piece in dialog.query(prompt, tokens=tokens):
-            if not told:  # not before: a prompt that is refused is not echoed
+            if not has_begun:  # not before: a prompt that is refused is not echoed
                 _print(prompt, "bold")
-            told = True
+            has_begun = True
             _print(piece)
     finally:
-        if told:  # what is said about it has a line of its own
+        if has_begun:  # what is said about it has a line of its own
             console.print()
     answer = dialog.answer
     remark = "" if answer.end == "complete" else f"; {answer.end.replace('_', ' ')}"

@@ -91,24 +91,24 @@ def run(
         config = preset_of(config_file, perf_profile)
         sampling = lm.Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         with Backend() as backend:
-            with _steps() as told:
+            with _steps() as progress:
                 device = open_device(backend, config, soc)
                 prepared = prepare_bundle(
                     model,
                     adapter=adapter,
                     soc=device.soc if config is None else f"{device.soc} with {config!r}",
                     store=None if no_cache else user_store(lambda line: complain(line, "yellow")),
-                    progress=told,
+                    progress=progress,
                     precision=precision,
                     native_kv=False if flat else None,
                 )
-                told("loading the graphs onto the device", 0.0)
+                progress("loading the graphs onto the device", 0.0)
                 chat = lm.Generator(prepared.bundle, device, lookahead=lookahead, adapter=prepared.adapter)
             ready_s = time.monotonic()
             text = asyncio.run(_stream(chat, prompt, tokens, sampling))
             say("")
-            with _steps() as told:
-                told("keeping the compiled model for the next time", 0.0)
+            with _steps() as progress:
+                progress("keeping the compiled model for the next time", 0.0)
                 prepared.keep(chat)
         stats = chat.stats
         first_s = ready_s - began_s + stats.ttft_ms / 1e3
@@ -319,7 +319,7 @@ def chunks(
     """Plan a language model beside a camera for every size of its passes (modelled)."""
     times = {"--run": run, "--every": every, "--deadline": deadline}
     milliseconds = {option: _milliseconds(option, text) for option, text in times.items() if text is not None}
-    with errors_reported(), _waiting("planning") as told:
+    with errors_reported(), _waiting("planning") as progress:
         rows = compare_chunks(
             model,
             soc,
@@ -329,7 +329,7 @@ def chunks(
             prompt=prompt,
             generate=generate,
             parts=_numbers(parts, "--parts"),
-            progress=told,
+            progress=progress,
         )
         show(_chunk_sheet(rows, f"{model} beside a camera: {run} every {every}, on {soc} (modelled)"))
         say(
@@ -373,8 +373,8 @@ def perplexity(
         loaded = lm.load(model)
         ids = _tokens_of(text, loaded.tokenizer, loaded.config.vocab)[:tokens]
         window = min(len(ids), fitting_window(loaded.config.context))
-        with _waiting("float") as told:
-            exact = float_nats(loaded, ids, window, told)
+        with _waiting("float") as progress:
+            exact = float_nats(loaded, ids, window, progress)
         rows: dict[str, float] = {"float": exact}
         for name in (word.strip() for word in precision.split(",")):
             bundle = _exported(loaded, precision=name, ar=(128, 1), native_kv=False if flat else None)
@@ -402,14 +402,14 @@ class LlmTarget:
 
 def _measured(bundle: lm.Bundle, where: LlmTarget, ids: list[int], window: int, what: str) -> float:
     library = None if where.library is None else str(where.library)
-    with Backend(library=library) as backend, _waiting(what) as told:
+    with Backend(library=library) as backend, _waiting(what) as progress:
         chat = lm.Generator(bundle, open_device(backend, where.config, where.soc))
-        return device_nats(chat, ids, window, told)
+        return device_nats(chat, ids, window, progress)
 
 
 def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:
-    with _steps() as told:
-        return lm.export(model, progress=told, **options)
+    with _steps() as progress:
+        return lm.export(model, progress=progress, **options)
 
 
 @contextlib.contextmanager

@@ -89,8 +89,8 @@ def _side(one: ProfileSide) -> str:
     """The name of a file, with its chip, its clock and the version that wrote it."""
     clock = f"{one.clock_hz / 1e6:,.0f} MHz" if one.clock_hz else ""
     version = f"openhtp {one.version}" if one.version else ""
-    told = ", ".join(word for word in (one.soc, clock, version) if word)
-    return f"{one.name} ({told})" if told else one.name
+    details = ", ".join(word for word in (one.soc, clock, version) if word)
+    return f"{one.name} ({details})" if details else one.name
 
 
 def _number(value: float | None, unit: str) -> str:

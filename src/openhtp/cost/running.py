@@ -98,7 +98,7 @@ class PricedRun:
 
         ``known`` is a placement that was made before.
         """
-        found = find_rates(soc, parameters)
+        nearest = find_rates(soc, parameters)
         formats = precisions_of(kernels, precision)
         verify_offered(soc, formats)
         if tuning.cores > soc.cores:
@@ -108,13 +108,13 @@ class PricedRun:
         ways = placements(kernels, formats, vtcm_bytes, tuning.level) if known is None else [known]
         for placed in ways:
             amounts = Amounts.of(kernels, formats, placed, parameters)
-            busy = amounts.busy([found.rates], [_speeds(soc, clocks, tuning)])
+            busy = amounts.busy([nearest.rates], [_speeds(soc, clocks, tuning)])
             busy = replace(busy, dma=busy.dma * tuning.moved, weights=busy.weights * tuning.fetched)
             line = run(busy, amounts.tiles, amounts.free_after)
             runs.append((placed, busy, line))
         placed, busy, line = min(runs, key=lambda each: float(each[2].total[0]))
         return cls(
-            kernels=tuple(kernels), formats=tuple(formats), found=found, placed=placed, busy=busy, line=line
+            kernels=tuple(kernels), formats=tuple(formats), found=nearest, placed=placed, busy=busy, line=line
         )
 
 

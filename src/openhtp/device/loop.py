@@ -191,8 +191,8 @@ class Loop:
         ended = self._put_off() if self._not_started else self._runner.run_one(now)
         if ended is None:
             return
-        job, step, token, yielded, began_ns, ended_ns, steps, told = ended
-        if not told:
+        job, step, token, yielded, began_ns, ended_ns, steps, is_known = ended
+        if not is_known:
             end = self.clock.now()
             if end - self._last_poll >= POLL_INTERVAL_NS:
                 # Requests that came while the step ran are read before the scheduler learns of its end. Otherwise

@@ -86,8 +86,10 @@ class Mirror:
         side = sessions_side()
         if side is not None:
             is_key = self.side is Side.KEY
-            here = native.__array_interface__["data"][0]
-            side.follow(is_key, here, self._last_place, self._flat_place, *self._heads, min(known, blocks), blocks)
+            address = native.__array_interface__["data"][0]
+            side.follow(
+                is_key, address, self._last_place, self._flat_place, *self._heads, min(known, blocks), blocks
+            )
             self._blocks = blocks
             return
         now = native.reshape(self._tiled)
@@ -110,9 +112,9 @@ class Mirror:
         """Which of the first blocks have changed."""
         whole = blocks // _TILE_BLOCKS if self.side is Side.KEY else blocks
         nbytes = whole * self._run_bytes
-        here, there = native.ctypes.data, self._last_place
+        address, last_address = native.ctypes.data, self._last_place
         differs = nbytes and any(
-            _compare(here + run * self._run_stride, there + run * self._run_stride, nbytes)
+            _compare(address + run * self._run_stride, last_address + run * self._run_stride, nbytes)
             for run in range(self._runs)
         )
         if self.side is Side.VALUE:
@@ -122,19 +124,21 @@ class Mirror:
             return [int(block) for block in np.flatnonzero(unequal)]
         first = 0 if differs else whole
         last = -(-blocks // _TILE_BLOCKS)
-        if first == last or (not differs and not self._differs_in_tile(here, there, whole, blocks % _TILE_BLOCKS)):
+        if first == last or (
+            not differs and not self._differs_in_tile(address, last_address, whole, blocks % _TILE_BLOCKS)
+        ):
             return []
         unequal = (now[:, first:last] != self._old[:, first:last]).any(axis=(0, 2, 4, 5, 6)).reshape(-1)
         changed = np.flatnonzero(unequal) + first * _TILE_BLOCKS
         return [int(block) for block in changed if block < blocks]
 
-    def _differs_in_tile(self, here: int, there: int, tile: int, blocks: int) -> bool:
+    def _differs_in_tile(self, address: int, last_address: int, tile: int, blocks: int) -> bool:
         """Whether one of the first blocks of a tile of keys has changed; they lie together for 32 of head_dim."""
         step = Side.KEY.value * BLOCK
         for run in range(self._runs):
             begin = run * self._run_stride + tile * self._run_bytes
             for offset in range(begin, begin + self._run_bytes, step):
-                if _compare(here + offset, there + offset, blocks * BLOCK * BLOCK):
+                if _compare(address + offset, last_address + offset, blocks * BLOCK * BLOCK):
                     return True
         return False
 

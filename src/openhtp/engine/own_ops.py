@@ -160,9 +160,9 @@ class OwnOpProgram:
     def _array(self, spec: TensorSpec, arrays: Arrays) -> Array:
         array = self._constants.get(spec.name) if spec.kind.is_static else arrays.get(spec.name)
         if array is None or array.dtype != spec.dtype.numpy or array.shape != spec.shape:
-            held = "no array" if array is None else f"array {array.dtype}{list(array.shape)}"
+            given_array = "no array" if array is None else f"array {array.dtype}{list(array.shape)}"
             raise InvalidArgument(
-                f"{held} is bound to {spec}; expected {spec.dtype.numpy}{list(spec.shape)}",
+                f"{given_array} is bound to {spec}; expected {spec.dtype.numpy}{list(spec.shape)}",
                 st.QNN_GRAPH_ERROR_INVALID_TENSOR,
             )
         return array

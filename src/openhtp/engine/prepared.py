@@ -149,13 +149,13 @@ def pack_prepared(program: HtpProgram, prepared: PreparedSegments, key: bytes) -
     def words_of(name: str, array: Array) -> Constant:
         part = cut_from.get(name)
         whole = name if part is None else part.of
-        made = origins[whole].how if whole in origins else None
+        origin = origins[whole].how if whole in origins else None
         begin = row_bytes = None
         if part is not None:
             entry_bytes = math.prod(array.shape[part.axis + 1 :]) * array.dtype.itemsize
             begin = part.first * entry_bytes
             row_bytes = kept[whole].shape[part.axis] * entry_bytes if part.axis else None
-        return Constant(name, onnx_type(array.dtype), list(array.shape), blob_of[whole], made, begin, row_bytes)
+        return Constant(name, onnx_type(array.dtype), list(array.shape), blob_of[whole], origin, begin, row_bytes)
 
     numbers = {name: number for number, name in enumerate(constants)}
     staged = prepared.staged
@@ -216,8 +216,8 @@ def open_prepared(
         for words in manifest.windows
     }
     stages = [
-        dataclasses.replace(made, inputs=tuple(words.inputs), outputs=tuple(words.outputs), called=words.called)
-        for made, words in zip(workshop.make(makings), manifest.parts, strict=True)
+        dataclasses.replace(session, inputs=tuple(words.inputs), outputs=tuple(words.outputs), called=words.called)
+        for session, words in zip(workshop.make(makings), manifest.parts, strict=True)
     ]
     staged = Staged(tuple(stages), buffers, tuple(manifest.slot_bytes), windows)
     inspect_sessions(staged, info)

@@ -188,8 +188,8 @@ class Workshop:
         """
         with _busy:
             count = min(self._threads(todo) - 1, len(todo) - 1, machine.processor_count() - _busy.count)
-            here = -1 if any(making.starts_threads for making, _ in todo) else machine.current_processor()
-            helping = [_helpers().submit(self._help, todo, here) for _ in range(count)]
+            processor = -1 if any(making.starts_threads for making, _ in todo) else machine.current_processor()
+            helping = [_helpers().submit(self._help, todo, processor) for _ in range(count)]
             self._do_next(todo)
             for helper in helping:
                 if not helper.cancel():  # it has begun

@@ -63,10 +63,10 @@ def own_types(
     bare = Node(own.title, node.name, inputs, outputs, {}, package=own.package)
     resolved = Node(own.title, node.name, inputs, outputs, _params(opdef, bare, node), package=own.package)
     first = next((types[name].dtype for name in node.inputs if name), np.dtype(np.float32))
-    given = (*own.operator.onnx_types, *[None] * len(node.outputs))
+    declared_types = (*own.operator.onnx_types, *[None] * len(node.outputs))
     return {
         name: ValueType(first if kind is None else np.dtype(kind), shape)
-        for name, kind, shape in zip(node.outputs, given, opdef.infer(resolved), strict=False)
+        for name, kind, shape in zip(node.outputs, declared_types, opdef.infer(resolved), strict=False)
     }
 
 

@@ -232,9 +232,9 @@ class _Work:
 
     def _refused(self, indices: tuple[int, ...], error: QnnError) -> Iterable[int]:
         """The nodes that an error names. Ops that the importer made from a node carry the node's name, too."""
-        nodes, told = self._proto.graph.node, str(error)
-        exact = [index for index in indices if f"node {nodes[index].name!r}" in told]
-        return exact or [index for index in indices if f"node '{nodes[index].name}" in told] or indices
+        nodes, message = self._proto.graph.node, str(error)
+        exact = [index for index in indices if f"node {nodes[index].name!r}" in message]
+        return exact or [index for index in indices if f"node '{nodes[index].name}" in message] or indices
 
     def _extract(self, indices: tuple[int, ...], name: str) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
         """A model of some nodes. Values from other nodes become its inputs, values for other nodes its outputs."""

@@ -385,8 +385,8 @@ class HostProcess:
                 if word.line is not None:
                     self._hear(*word.line)
                     continue
-                take = self._answers.pop if word.is_last else self._answers.get
-                words = take(word.number, None)
+                queue_of = self._answers.pop if word.is_last else self._answers.get
+                words = queue_of(word.number, None)
                 if words is not None:
                     words.put(word)
         except (EOFError, OSError):
@@ -400,8 +400,8 @@ class HostProcess:
 
     def explained(self, error: QnnError) -> QnnError:
         """The error with what Genie printed of it: not all of its lines go to its log."""
-        told = [line for line in map(_reason, self._printed().splitlines()) if line]
-        news = [line for line in dict.fromkeys(told[-_LINES_SHOWN:]) if line not in error.message]
+        reasons = [line for line in map(_reason, self._printed().splitlines()) if line]
+        news = [line for line in dict.fromkeys(reasons[-_LINES_SHOWN:]) if line not in error.message]
         return type(error)("; ".join([error.message, *news]), error.status)
 
     def _printed(self) -> str:

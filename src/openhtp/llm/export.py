@@ -124,14 +124,14 @@ def _quantized(
     progress: Progress | None,
 ) -> Bundle:
     """Make the bundle that was described: ranges are found, then the graphs are written."""
-    told = functools.partial(_tell, progress, "writing a text to calibrate with")
-    windows = calibration_windows(model, calibration, min(about.contexts[-1], _WINDOW), told)
+    report = functools.partial(_tell, progress, "writing a text to calibrate with")
+    windows = calibration_windows(model, calibration, min(about.contexts[-1], _WINDOW), report)
     room = plan_for(adapters) if adapters else None
     _tell(progress, "making keys and values even", 0.0)
     model, adapters = balanced(model, adapters, _runs(room, adapters, model), windows)
     room = plan_for(adapters) if adapters else None
-    told = functools.partial(_tell, progress, "calibrating")
-    seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=told)
+    report = functools.partial(_tell, progress, "calibrating")
+    seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=report)
     binaries, ends = _binaries(model, about, seen, room, progress)
     precision = precision_named(about.precision)
     sections = {} if room is None else _sections(room, adapters, model, precision, ends)

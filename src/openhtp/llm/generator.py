@@ -407,8 +407,10 @@ def _checked_chunk(chunk: object, bundle: Bundle) -> int:
 def _checked_adapter(adapter: object, bundle: Bundle) -> str | None:
     if adapter is None or (isinstance(adapter, str) and adapter in bundle.adapters):
         return adapter
-    there = ", ".join(map(repr, bundle.adapters)) or "none: export(..., adapters=[...]) makes a bundle with some"
-    raise InvalidArgument(f"adapter is {shown(adapter)}; the bundle has {there}")
+    adapters = (
+        ", ".join(map(repr, bundle.adapters)) or "none: export(..., adapters=[...]) makes a bundle with some"
+    )
+    raise InvalidArgument(f"adapter is {shown(adapter)}; the bundle has {adapters}")
 
 
 def _checked_lookahead(lookahead: object, bundle: Bundle) -> int:

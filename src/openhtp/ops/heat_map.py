@@ -143,8 +143,8 @@ def _lower(node: Node, e: Emitter) -> None:
             e.node("Slice", [boxes, e.ints([a]), e.ints([a + 1]), e.ints([2])]) for a in (axis, axis + 2)
         )
         middle = e.floats(0.5)
-        there = e.node("Add", [e.node("Add", [e.node("Cast", [index], to="float32"), shift]), middle])
-        share = e.node("Div", [there, e.floats(size)])
+        position = e.node("Add", [e.node("Add", [e.node("Cast", [index], to="float32"), shift]), middle])
+        share = e.node("Div", [position, e.floats(size)])
         parts.append(e.node("Add", [e.node("Mul", [share, e.node("Sub", [end, begin])]), begin]))
     e.put(1, e.node("Concat", parts, axis=2))
 

@@ -76,8 +76,8 @@ class Steps:
     def _gate(self, gate: Gate, step: int, hidden: str, cell: str) -> str:
         if gate not in self._sums:
             self._sums[gate] = self._op("MatMul", self._x, self._weight(gate.from_input))
-        here = self._e.node("Gather", [self._sums[gate], self._e.ints(step)], axis=0)
-        total = self._op("Add", here, self._op("MatMul", hidden, self._weight(gate.from_hidden)))
+        step_sums = self._e.node("Gather", [self._sums[gate], self._e.ints(step)], axis=0)
+        total = self._op("Add", step_sums, self._op("MatMul", hidden, self._weight(gate.from_hidden)))
         if gate.peephole is not None and self._node.has(gate.peephole):
             total = self._op("Add", total, self._op("Mul", cell, self._vector(gate.peephole)))
         if self._node.has(gate.norm):

@@ -133,8 +133,8 @@ class WholeBoxes:
         heights, places = (self._first_slots(e, name) for name in ordered)
         owner = e.node("Gather", [kept, e.ints(np.arange(slots) // self.per_box)], axis=0)
         labels = e.node("Gather", [e.ints(self.labels), places], axis=0)
-        there = e.node("Less", [owner, e.ints(total)])
-        labels = e.node("Where", [there, labels, e.ints(0)])
+        exists = e.node("Less", [owner, e.ints(total)])
+        labels = e.node("Where", [exists, labels, e.ints(0)])
         return Detections(owner, heights, labels, count_below(e, kept, total))
 
     def _first_slots(self, e: Emitter, name: str) -> str:
@@ -151,8 +151,8 @@ def fixed_length(e: Emitter, name: str, length: int, filler: int) -> str:
 
 def count_below(e: Emitter, numbers: str, limit: int) -> str:
     """How many of these numbers are below the limit, [1]."""
-    there = e.node("Cast", [e.node("Less", [numbers, e.ints(limit)])], to="int64")
-    return e.node("ReduceSum", [there, e.ints([0])], keepdims=1)
+    is_below = e.node("Cast", [e.node("Less", [numbers, e.ints(limit)])], to="int64")
+    return e.node("ReduceSum", [is_below, e.ints([0])], keepdims=1)
 
 
 def stacked(e: Emitter, images: Sequence[str]) -> str:

@@ -42,8 +42,8 @@ def _emit_coordinates(e: Emitter, places: str, shape: Shape) -> str:
     column = e.node("Unsqueeze", [places, e.ints([1])])
     steps = e.node("Div", [column, e.const(strides)])
     spelled = e.node("Mod", [steps, e.ints(shape)])
-    there = e.node("Less", [column, e.ints(np.prod(shape))])
-    return e.node("Where", [there, spelled, e.ints(-1)])
+    exists = e.node("Less", [column, e.ints(np.prod(shape))])
+    return e.node("Where", [exists, spelled, e.ints(-1)])
 
 
 def _coordinates(places: Array, shape: Shape) -> Array:
@@ -101,8 +101,8 @@ def _depth_of_values(node: Node) -> int:
 
 
 def _specified(node: Node, x: Array, depth: int, count: int) -> Array:
-    there = (x != 0).reshape(math.prod(x.shape[:depth]), -1).any(axis=1)
-    return _first_places(there, count)
+    is_specified = (x != 0).reshape(math.prod(x.shape[:depth]), -1).any(axis=1)
+    return _first_places(is_specified, count)
 
 
 def _emit_specified(node: Node, e: Emitter, depth: int, count: int) -> str:

@@ -77,7 +77,7 @@ def scenario_from(
     voting = ballots(top["device"], clients_value.items(), soc, device.cores)
     models = Models(folder, soc, model_time, cache, voting)
     parsed = [_client(item, times, device, models) for item in clients_value.items()]
-    parsed, said = _with_talks(clients_value.items(), parsed, device, soc)
+    parsed, warnings = _with_talks(clients_value.items(), parsed, device, soc)
     clients = tuple(client for client, _ in parsed)
     _verify_names(clients_value.items(), clients)
     duration = times.get(top, "duration")
@@ -96,7 +96,7 @@ def scenario_from(
         soc=soc.name if soc else None,
         switching=read_switching(top.get("switching"), clients),
         perf_profile=read_profile(top["device"].fields(keys.DEVICE)),
-        notes=(*_notes(soc, eviction), *models.notes, *said, *_queued_in_vain(clients, placed)),
+        notes=(*_notes(soc, eviction), *models.notes, *warnings, *_queued_in_vain(clients, placed)),
     )
     verify_amount(scenario, top["events"], [item for item, _ in placed])
     return scenario
@@ -109,7 +109,7 @@ def _with_talks(
     items: list[WrittenValue], parsed: _Parsed, device: DeviceResources, soc: SocSpec | None
 ) -> tuple[_Parsed, list[str]]:
     """Language models last: how they are cut may depend on how long the others can wait."""
-    with_talks, said = list(parsed), []
+    with_talks, warnings = list(parsed), []
     for number, item in enumerate(items):
         value = item.fields(keys.CLIENT).get("llm")
         if value is None:
@@ -119,8 +119,8 @@ def _with_talks(
         slack = slack_of(client, others, flat=device.flat_priorities)
         talk, words = read_talk(value, None if soc is None else soc.name, slack)
         with_talks[number] = replace(client, talk=talk), ModelRun(talk.total_ns)
-        said.append(f"{client.name}: {words}")
-    return with_talks, said
+        warnings.append(f"{client.name}: {words}")
+    return with_talks, warnings
 
 
 class _Times:

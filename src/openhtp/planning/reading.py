@@ -137,13 +137,13 @@ def rewritten(text: str, before: Scenario, after: Scenario) -> str:
     edits: list[_Edit] = []
     if before.policy != after.policy:
         policy = after.policy
-        said = (
+        policy_words = (
             {"name": policy.name, "window": after.in_unit(policy.window_ns)}
             if isinstance(policy, Fair)
             else policy.name
         )
-        wanted["policy"] = said
-        edits.append(_edit_of(text, top, "policy", said, beside=None))
+        wanted["policy"] = policy_words
+        edits.append(_edit_of(text, top, "policy", policy_words, beside=None))
     clients = next(value for key, value in top.value if key.value == "clients")
     for number, (old, new) in enumerate(zip(before.clients, after.clients, strict=True)):
         changes: dict[str, Any] = {}

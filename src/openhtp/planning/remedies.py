@@ -84,12 +84,12 @@ def _which_chip(scenario: Scenario, too_much: CoreOverload, holds: Holds, on_chi
         if soc.arch < newest or soc.name == scenario.soc:
             continue
         try:
-            there = on_chip(soc.name)
+            plan = on_chip(soc.name)
         except QnnError:
             continue  # a client asks for more VTCM or threads than that chip has
-        still = overload(there)
-        loads[soc.name] = sum(loads_of(there))
-        if still is None and holds(there):
+        still = overload(plan)
+        loads[soc.name] = sum(loads_of(plan))
+        if still is None and holds(plan):
             return f"or take {soc.name} ({soc.arch_name}): there they need {loads[soc.name]:.0%} of the time"
     if not loads:
         return f"{wanted}; no newer chip is known that has what the clients ask for"

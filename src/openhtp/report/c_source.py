@@ -212,16 +212,16 @@ class _SourceWriter:
         yield from _remarks(call.options, {"priority", "queue_depth"})
         yield "{ " + _context_configs(call.options)
         ends = f"{self._owners(call.device)}, list, {self._data(call.binary)}, {call.binary.nbytes}ull"
-        made = f"qnn->context_from_binary({ends}, &{self._handle(call.context)}, NULL)"
-        yield "  " + _answered(made, call, "contextCreateFromBinary") + " }"
+        statement = f"qnn->context_from_binary({ends}, &{self._handle(call.context)}, NULL)"
+        yield "  " + _answered(statement, call, "contextCreateFromBinary") + " }"
         self._freed[call.context] = "context_free(%s, NULL)"
         if call.error:
             return
         stored = read_binary(self._read(call.binary))
         for name, number in call.graphs.items():
             graph = self._handle(number)
-            made = f"qnn->graph_retrieve({self._handle(call.context)}, {_text(name)}, &{graph})"
-            yield f"answered({made}, 0, {_text(f'graphRetrieve {name}')});"
+            statement = f"qnn->graph_retrieve({self._handle(call.context)}, {_text(name)}, &{graph})"
+            yield f"answered({statement}, 0, {_text(f'graphRetrieve {name}')});"
             packed, known = stored.packed(name), _SavedGraph()
             self._graphs[number] = known
             for spec in (*packed.info().inputs, *packed.info().outputs):
@@ -279,8 +279,8 @@ class _SourceWriter:
             for part in (str(len(items)), f"({kind}[]){{{', '.join(items)}}}" if items else "NULL")
         )
         names = ", ".join(_text(word) for word in (call.name, call.package, call.op))
-        made = f"qnn->graph_add_node({self._handle(call.graph)}, (qnn_op){{1, {names}, {listed}}})"
-        yield _answered(made, call, f"graphAddNode {call.name}")
+        statement = f"qnn->graph_add_node({self._handle(call.graph)}, (qnn_op){{1, {names}, {listed}}})"
+        yield _answered(statement, call, f"graphAddNode {call.name}")
 
     def _value(self, value: Any) -> Any:
         try:
@@ -325,8 +325,8 @@ class _SourceWriter:
         yield f"  qnn_tensor in[] = {{{', '.join(inputs) or '{0}'}}}, out[] = {{{', '.join(bound) or '{0}'}}};"
         code = _code((call.error or end.error) if end is not None else call.error)
         counts = f"in, {len(inputs)}, out, {len(bound)}, NULL, NULL"
-        made = f"qnn->graph_execute({self._handle(call.graph)}, {counts})"
-        yield f"  answered({made}, {code}, {_text(f'graphExecute {call.execution}')});"
+        statement = f"qnn->graph_execute({self._handle(call.graph)}, {counts})"
+        yield f"  answered({statement}, {code}, {_text(f'graphExecute {call.execution}')});"
         for index, spec in enumerate(outputs):
             stored = end.outputs.get(spec.name) if end is not None else None
             if stored is not None and code == "0":
@@ -368,8 +368,8 @@ def _text(text: str) -> str:
     return f'"{plain}"'
 
 
-def _answered(made: str, call: Any, title: str) -> str:
-    return f"answered({made}, {_code(call.error)}, {_text(title)});"
+def _answered(statement: str, call: Any, title: str) -> str:
+    return f"answered({statement}, {_code(call.error)}, {_text(title)});"
 
 
 def _code(error: str) -> str:
@@ -389,8 +389,8 @@ def _context_configs(options: dict[str, Any]) -> str:
     if isinstance(options.get("queue_depth"), int):
         configs.append(f"{{4, {{.queue = {{0, {options['queue_depth']}}}}}}}")
     pointers = "".join(f"&configs[{index}], " for index in range(len(configs)))
-    made = f"qnn_config configs[] = {{{', '.join(configs) or '{0}'}}};"
-    return f"{made} const qnn_config *list[] = {{{pointers}NULL}}; (void)configs;"
+    declaration = f"qnn_config configs[] = {{{', '.join(configs) or '{0}'}}};"
+    return f"{declaration} const qnn_config *list[] = {{{pointers}NULL}}; (void)configs;"
 
 
 def _known_soc(name: str) -> bool:

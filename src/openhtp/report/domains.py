@@ -36,8 +36,8 @@ def what_failed(outcome: ActOutcome) -> str:
 
 def remedies(plan: MemoryPlan) -> list[str]:
     """The remedies that errors name, once each."""
-    said = (outcome.error.partition("; ")[2] for outcome in plan.failures)
-    return [remedy for remedy in dict.fromkeys(said) if remedy]
+    advice = (outcome.error.partition("; ")[2] for outcome in plan.failures)
+    return [remedy for remedy in dict.fromkeys(advice) if remedy]
 
 
 def domains_to_svg(plan: MemoryPlan) -> str:

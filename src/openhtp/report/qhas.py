@@ -165,14 +165,14 @@ class _Tables:
         cycles = sum(op.cycles for op in ops)
         row: Json = {"cycles": cycles, "percent_active_cycles": _percent(cycles, self._active)}
         for core in self._paths:
-            said = sum(self._dominant[op.id] for op in ops if op.core == core)
-            row[f"num_dominant_path_cycles_htp_{core}"] = said
-            row[f"percent_dominant_path_cycles_htp_{core}"] = _percent(said, self._busy[core])
+            dominant = sum(self._dominant[op.id] for op in ops if op.core == core)
+            row[f"num_dominant_path_cycles_htp_{core}"] = dominant
+            row[f"percent_dominant_path_cycles_htp_{core}"] = _percent(dominant, self._busy[core])
         row["num_htp_ops"] = len(ops)
         return row
 
     def _instance(self, op: HtpOp) -> Json:
-        node, said = self._nodes[op.owner], self._dominant[op.id]
+        node, dominant = self._nodes[op.owner], self._dominant[op.id]
         return {
             "htp": op.core,
             "tid": op.thread,
@@ -188,8 +188,8 @@ class _Tables:
             "input_nodes": [f"0x{maker:x}" for maker in op.inputs],
             "start_cycle": op.start,
             "cycles": op.cycles,
-            "num_dominant_path_cycles": said,
-            "percent_dominant_path_cycles": _percent(said, self._busy[op.core]),
+            "num_dominant_path_cycles": dominant,
+            "percent_dominant_path_cycles": _percent(dominant, self._busy[op.core]),
             "fmt_change": False,
             "ref_op": False,
             "hmx": op.engine is ChipEngine.HMX,

@@ -48,17 +48,17 @@ def find_loss(
     None if there is no such node, or the model cannot be looked into.
     """
     try:
-        taken = settled(model, samples)
-        overflows = check_range(taken, samples)
+        settled_model = settled(model, samples)
+        overflows = check_range(settled_model, samples)
         if overflows:
             first, more = overflows[0], len(overflows) - 1
             return HalfPrecisionLoss(first.node, first.op_type, f"{first}{f' (and {more} more)' if more else ''}")
         diverging = first_diverging(
-            trace_nodes(taken, taken, samples[:_SAMPLES], soc=soc, in_parts=True), least_db
+            trace_nodes(settled_model, settled_model, samples[:_SAMPLES], soc=soc, in_parts=True), least_db
         )
     except QnnError:
         return None
-    return None if diverging is None else _lost_in(diverging, least_db, _vanished(taken, diverging.tensor))
+    return None if diverging is None else _lost_in(diverging, least_db, _vanished(settled_model, diverging.tensor))
 
 
 def _vanished(model: bytes, tensor: str) -> str:
@@ -72,9 +72,9 @@ def _vanished(model: bytes, tensor: str) -> str:
     reader = makers[tensor]
     near = [*reader.input, *(name for source in reader.input if source in makers for name in makers[source].input)]
     for name in near:
-        held = constants.get(name)
-        if held is not None and held.data_type == TensorProto.FLOAT and math.prod(held.dims) == 1:
-            number = float(numpy_helper.to_array(held).reshape(-1)[0])
+        constant = constants.get(name)
+        if constant is not None and constant.data_type == TensorProto.FLOAT and math.prod(constant.dims) == 1:
+            number = float(numpy_helper.to_array(constant).reshape(-1)[0])
             half = float(half_constant(np.array(number)))
             if number != half and (not half or abs(half) == LARGEST):
                 return f"the constant {name!r}, {number:g}, is {half:g} in half precision"

@@ -88,8 +88,8 @@ def _reference(model: bytes, samples: Sequence[Mapping[str, Array]]) -> Callable
     options.log_severity_level = 3
     try:
         # With its optimisations, the runtime crashes on some Ifs whose condition is a constant.
-        taken = settled(model, samples)
-        session = onnxruntime.InferenceSession(taken, options, providers=["CPUExecutionProvider"])
+        settled_model = settled(model, samples)
+        session = onnxruntime.InferenceSession(settled_model, options, providers=["CPUExecutionProvider"])
     except QnnError:
         raise
     except Exception as error:  # its errors have no common class

@@ -54,11 +54,11 @@ def compare_row_sets(
     for name in exact:
         if name in names and exact[name][0].ndim and exact[name][0].dtype.kind in "biuf":
             together[tuple(len(_rows(array)) for array in exact[name])].append(name)
-    found: dict[str, RowSet] = {}
+    row_sets: dict[str, RowSet] = {}
     for members in together.values():
         if all(len({len(_rows(array)) for array in samples}) == 1 for samples in _by_sample(other, members)):
-            found |= _compare(members, _by_sample(exact, members), _by_sample(other, members), least_db)
-    return found
+            row_sets |= _compare(members, _by_sample(exact, members), _by_sample(other, members), least_db)
+    return row_sets
 
 
 def _by_sample(outputs: Mapping[str, Sequence[Array]], names: Sequence[str]) -> list[tuple[Array, ...]]:

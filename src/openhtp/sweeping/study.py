@@ -271,11 +271,11 @@ class StudyFiles:
             self._unpack(shipped)
 
     def _unpack(self, shipped: Mapping[str, bytes]) -> None:
-        here = tempfile.mkdtemp(prefix="openhtp-sweep-")
-        weakref.finalize(self, shutil.rmtree, here, ignore_errors=True)
+        folder = tempfile.mkdtemp(prefix="openhtp-sweep-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for name, data in shipped.items():
             # Names may lead out of the study's folder; here each folder gets one of its own.
-            parent = self._places.setdefault(str(Path(name).parent), Path(here, str(len(self._places))))
+            parent = self._places.setdefault(str(Path(name).parent), Path(folder, str(len(self._places))))
             parent.mkdir(exist_ok=True)
             self._places[str(Path(name))] = parent / Path(name).name
             (parent / Path(name).name).write_bytes(data)

@@ -269,12 +269,12 @@ class BoardCheck:
         yield self._tried("priorities", lambda: self._try_priorities(ir_graph, feeds))
         yield self._tried("abort signal", lambda: self._try_abort(ir_graph, feeds))
         yield self._tried("votes", self._try_votes)
-        told = self.device.info().get("abilities", {})
-        count = told.get("tensors_registered", 0)
-        refusal = told.get("memory_refusal") or "the library did not say why"
+        abilities = self.device.info().get("abilities", {})
+        count = abilities.get("tensors_registered", 0)
+        refusal = abilities.get("memory_refusal") or "the library did not say why"
         answer = f"the library took {count} tensors" if count else f"plain buffers instead: {refusal}"
         yield TriedAbility(what="registered memory", verdict=_seen(count), answer=without_paths(answer))
-        refusal = told.get("signal_refusal")
+        refusal = abilities.get("signal_refusal")
         answer = f"our queue's only: {refusal}" if refusal else "the library has signals"
         yield TriedAbility(what="signals", verdict=_seen(not refusal), answer=without_paths(answer))
 

@@ -147,8 +147,8 @@ def _run_all(
         for plan in plans:
             outcome.graphs.append(plan.run(recorder, tell))
     finally:
-        told = [plan.told for plan in plans]
-        text = metadata_yaml((run.name, run.inputs, run.outputs, run.inferences) for run in told)
+        graph_runs = [plan.report for plan in plans]
+        text = metadata_yaml((run.name, run.inputs, run.outputs, run.inferences) for run in graph_runs)
         (order.output_dir / METADATA).write_text(text, encoding="utf-8")
 
 
@@ -232,7 +232,7 @@ class _Plan:
             batch=order.batch,
             cache=InputCache(order.cached_sets, order.cached_mb),
         )
-        self.told = GraphRun(name=graph.name, inputs=list(self._inputs.values()), outputs=chosen, folder=folder)
+        self.report = GraphRun(name=graph.name, inputs=list(self._inputs.values()), outputs=chosen, folder=folder)
 
     def _forms_of(self, order: NetRunOrder) -> dict[str, RawForm]:
         native = order.native_names.get(self._graph.name, ())
@@ -249,7 +249,7 @@ class _Plan:
 
     def run(self, recorder: ProfileRecorder, tell: Tell) -> GraphRun:
         """Run the list as often as it is asked for."""
-        order, told = self._order, self.told
+        order, graph_run = self._order, self.report
         graph = self._graph
         depth = 1 if order.synchronous else self._depth(graph)
         pending: deque[tuple[Execution, Profile | None]] = deque()
@@ -266,12 +266,12 @@ class _Plan:
                     self._keep(graph.execute(inputs, outputs, profile=profile, signal=signal), recorder, profile)
                 else:
                     pending.append((graph.execute_async(inputs, outputs, profile=profile, signal=signal), profile))
-                tell(f"Executing {told.name}", told.inferences, self._total())
+                tell(f"Executing {graph_run.name}", graph_run.inferences, self._total())
             while pending:
                 self._collect(pending, recorder)
-        told.seconds = time.monotonic() - begin
-        tell(f"Executing {told.name}", told.inferences, self._total())
-        return told
+        graph_run.seconds = time.monotonic() - begin
+        tell(f"Executing {graph_run.name}", graph_run.inferences, self._total())
+        return graph_run
 
     def _signal(self, graph: Graph) -> Signal | None:
         timeout = self._order.timeout_us
@@ -301,9 +301,9 @@ class _Plan:
 
     def _keep(self, outputs: Mapping[str, Array], recorder: ProfileRecorder, profile: Profile | None) -> None:
         recorder.add(profile)
-        self._results.add(self.told.inferences, outputs)
-        self.told.inferences += 1
-        self.told.written = self._results.written
+        self._results.add(self.report.inferences, outputs)
+        self.report.inferences += 1
+        self.report.written = self._results.written
 
 
 class _Slots:

@@ -408,11 +408,11 @@ class _Player:
             return
         graph, ran = self._ran.pop(number)
         end = self._ends.pop(number)
-        said = ran.name if isinstance(ran, QnnError) else ""
-        if number in self._signalled and _BY_SIGNAL & {said, end.error}:
+        error_name = ran.name if isinstance(ran, QnnError) else ""
+        if number in self._signalled and _BY_SIGNAL & {error_name, end.error}:
             return
-        if said != end.error:
-            now, then = ran if said else "success", end.error or "success"
+        if error_name != end.error:
+            now, then = ran if error_name else "success", end.error or "success"
             self.outcome.differing.append(f"execution {number} of {graph.name!r}: {now}; it was {then}")
         elif not isinstance(ran, QnnError):
             for name, data in end.outputs.items():

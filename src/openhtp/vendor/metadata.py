@@ -143,6 +143,6 @@ def _graph(graph: Any) -> BinaryGraph:
             if first
             for tensor in (struct("Tensor") * count).from_address(first)
         ]
-    told = graph.version >= _GRAPHS_WITH_BLOBS and graph.blob
-    spill_fill = struct("GraphBlobInfo").from_address(graph.blob).spill_fill if told else 0
+    has_blob = graph.version >= _GRAPHS_WITH_BLOBS and graph.blob
+    spill_fill = struct("GraphBlobInfo").from_address(graph.blob).spill_fill if has_blob else 0
     return BinaryGraph(name, tuple(tensors), spill_fill)

@@ -71,8 +71,8 @@ class PowerVotes(Owner):
         self._library.log.take_errors()
         code = self._functions[name](*arguments) & 0xFFFF
         if code:
-            said = self._library.log.take_errors()
-            raise failure(name, code, area=POWER[name].area, where="power votes", said=said)
+            messages = self._library.log.take_errors()
+            raise failure(name, code, area=POWER[name].area, where="power votes", said=messages)
 
     def _release(self, handle: int) -> None:
         self._call("destroy_id", handle)

@@ -130,11 +130,11 @@ def _matrices_in(size: KernelSize, shape: tuple[int, ...], nbytes: int, made: Se
 
 def _resized_to_be_moved(sizes: Sequence[KernelSize]) -> set[int]:
     """Pictures that are resized, and then only moved: to where the client reads them, for instance."""
-    found = {number for number, size in enumerate(sizes) if size.kind == _RESIZED}
+    resized = {number for number, size in enumerate(sizes) if size.kind == _RESIZED}
     for size in sizes:
         if size.kind not in _MOVING:
-            found -= set(size.reads)
-    return found
+            resized -= set(size.reads)
+    return resized
 
 
 def strips_in(size: KernelSize, shape: tuple[int, ...], *, moved: bool = False) -> int:

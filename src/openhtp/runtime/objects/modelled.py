@@ -84,10 +84,10 @@ class Modelled:
 
         known = self._events.get((level, clocks))
         if known is None:
-            told = linting_event if level is ProfileLevel.LINTING else cycles_event
+            event_of = linting_event if level is ProfileLevel.LINTING else cycles_event
             if len(self._events) >= _MOST_KEPT:
                 self._events.clear()
-            known = self._events[level, clocks] = told(self.schematic(clocks))
+            known = self._events[level, clocks] = event_of(self.schematic(clocks))
         return known
 
     @property
