@@ -28,7 +28,7 @@ from openhtp.runtime.objects.modelled import StepOps, ops_of_steps
 
 log = logging.getLogger(__name__)
 
-# Who records, if anybody does: one at a time.
+# The recorder in use, if any: one at a time.
 _recording: dict[None, object] = {}
 
 

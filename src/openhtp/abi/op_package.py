@@ -2,7 +2,7 @@
 
 The library's provider fills in a table of functions. An operator is made for each node (``create_op``) from the
 node's tensors and parameters, and is then called for every execution, with the tensors' data where it was told.
-A library is code: it is only opened on the word of whoever owns this process.
+A library is code: it is only opened if the owner of this process asks for it.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class BorrowedRun(DirectRun):
         return self._graph.steps == 1 and self._graph.expected_ns < _COMPUTED_AT_ONCE_NS
 
     def run_on(self, copies: DataCopies, caller: object, *, queued: bool = False) -> bool:
-        """As ``run``. Who has the seat has the arrays; the only step is never handed over."""
+        """As ``run``. The holder of the seat has the arrays; the only step is never handed over."""
         seat = self._seat
         if not sit_down(self._core, seat, self._graph, caller, may_wait=not queued):
             return False

@@ -43,7 +43,7 @@ _SIMULATED_ON = ("x86_64", "AMD64")
 # The seal of a graph whose prepared form is one of the library's context binaries.
 _SEAL = b"libQnnHtp"
 _LOG_LINES = 200
-# The library takes this signal only once it has begun with the execution, which nobody is told of.
+# The library takes this signal only after it has begun the execution, and does not report when it begins.
 _RETRY_S = 0.001
 
 log = logging.getLogger(__name__)

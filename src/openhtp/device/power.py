@@ -77,7 +77,7 @@ class Config:
 
 
 class SystemLatency:
-    """The latency that is asked of this machine's processors, as a DSP's driver asks it of a phone's.
+    """The latency that is requested of this machine's processors, as a DSP's driver does on a phone.
 
     While the file is open, the kernel keeps the processors out of any sleep that takes longer to end. Only users
     who may write the file can ask.
@@ -109,7 +109,7 @@ class Power:
     """Power configs by number. A vote is changed whole or not at all."""
 
     def __init__(self, arch: int, cores: int, on_change: OnChange, latency: SystemLatency | None = None) -> None:
-        """``latency`` is None where nothing is asked of this machine."""
+        """``latency`` is None where nothing is requested of this machine."""
         self._latency = latency
         self.polling_ns = UNASKED_NS
         self._arch = arch

@@ -50,7 +50,7 @@ class PerfProfile:
 
     @property
     def rpc_control_latency_us(self) -> int:
-        """The latency that is asked of the way to the device, unless it is chosen apart."""
+        """The latency that the profile requests for calls to the device, unless it is chosen apart."""
         return 0 if self.dcvs is None else DEFAULT_RPC_CONTROL_LATENCY_US
 
     @property

@@ -45,7 +45,7 @@ class Tensor:
 
     @property
     def kind(self) -> TensorKind:
-        """Who writes and who reads it."""
+        """Its kind: which side writes it, and which reads it."""
         return self.spec.kind
 
     @property
