@@ -68,8 +68,10 @@ def _weights() -> npt.NDArray[np.int8]:
     return np.random.default_rng(0).integers(-100, 100, (1, 1, SHAPE[-1], SHAPE[-1])).astype(np.int8)
 
 
-def clamped_graph(context: htp.Context, name: str, case: Clamped, bits: int, **options: Any) -> htp.Graph:
-    """The two nodes, finalized."""
+def clamped_graph(
+    context: htp.Context, name: str, case: Clamped, bits: int, *, real: bool = False, **options: Any
+) -> htp.Graph:
+    """The two nodes, finalized; a third one makes floats of their results if they are to be ``real``."""
     graph = context.create_graph(name, **options)
     kind = f"ufixed{bits}"
     x = graph.add_tensor("x", SHAPE, kind, quant=encoding(_INPUT, bits), kind="app_write")
@@ -77,11 +79,16 @@ def clamped_graph(context: htp.Context, name: str, case: Clamped, bits: int, **o
     quant = htp.ScaleOffset(_WEIGHT_SCALE, 0)
     w = graph.add_tensor("w", weights.shape, "sfixed8", quant=quant, kind="static", data=weights)
     between = graph.add_tensor("between", SHAPE, kind, quant=encoding(case.between, bits))
-    y = graph.add_tensor("y", SHAPE, kind, quant=encoding(case.result, bits), kind="app_read")
+    quant = encoding(case.result, bits)
+    y = graph.add_tensor("y", SHAPE, kind, quant=quant, kind="native" if real else "app_read")
     graph.add_node(
         "Conv2d", inputs=[x, w], outputs=[between], params={"stride": [1, 1], "pad_amount": [[0, 0], [0, 0]]}
     )
     graph.add_node(case.op, inputs=[between], outputs=[y], params=case.params)
+    if real:
+        graph.add_node(
+            "Dequantize", inputs=[y], outputs=[graph.add_tensor("z", SHAPE, "float32", kind="app_read")]
+        )
     graph.finalize()
     return graph
 

@@ -42,6 +42,18 @@ def test_a_clamp_is_folded_with_the_loss_that_the_documents_warn_of(
     assert (lost > 0.2) == case.loses(bits)
 
 
+@pytest.mark.parametrize("case", CLAMPED, ids=lambda case: case.name)
+@pytest.mark.parametrize("off", [False, True])
+def test_both_encodings_count_whatever_reads_the_result(case: Clamped, off: bool, context: htp.Context) -> None:
+    graph = clamped_graph(
+        context, f"read {case.name} {off}", case, 8, real=True, fold_relu_activation_into_conv_off=off
+    )
+    x, wanted = exact_results(case, 8)
+    quant = encoding(case.result, 8)
+    got = np.rint(graph.execute({"x": x})["z"] / quant.scale) - quant.offset
+    _expect_near(got, wanted[off])
+
+
 def _expect_near(got: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
     """Equal, up to a step where a result lies half-way between two."""
     far = np.abs(got.astype(np.int64) - wanted)

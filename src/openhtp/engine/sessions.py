@@ -47,8 +47,9 @@ _HERE = str(Path(__file__).parent)
 # Whether operators leave constants as they are.
 _NO_OWN_FORMS = "session.disable_prepacking"
 # Optimisations of the runtime that change results. The first quantizes float weights to 8 bits between 16-bit
-# tensors; the second builds a Gemm whose quantization types disagree when activations are signed.
-_HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion")
+# tensors; the second builds a Gemm whose quantization types disagree when activations are signed; the third leaves
+# out the first of two roundings in a row.
+_HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion", "DoubleQDQPairsRemover")
 
 
 _VECTOR_BYTES = 64
