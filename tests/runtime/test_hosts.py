@@ -53,6 +53,8 @@ def test_the_number_of_a_device_says_which_of_equal_chips_it_is(backend: htp.Bac
     )
     again = backend.create_device(device_id=1, host=host, npu="shared")
     assert [len(device.info()["sessions"]) for device in (first, second, again)] == [1, 2, 2]
+    private = backend.create_device(device_id=3, host=host)
+    assert [device.info()["device_id"] for device in (first, second, again, private)] == [0, 1, 1, 3]
 
 
 @pytest.mark.parametrize("host", ["thread", "process"])

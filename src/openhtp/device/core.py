@@ -55,8 +55,10 @@ class DeviceCore:
         make_ledger: Callable[[], Ledger] = Ledger,
         library: LibraryTarget | None = None,
         latency: SystemLatency | None = None,
+        device_id: int = 0,
     ) -> None:
         """``library`` is the target again if the target is the vendor's library, which can do more."""
+        self.device_id = device_id
         self.clock = clock
         self._make_ledger = make_ledger
         self.sessions: dict[int, Session] = {}
@@ -277,6 +279,7 @@ def build_core(config: DeviceConfig) -> DeviceCore:
         make_runner=make_runner,
         make_ledger=lambda: ledger_of(config),
         latency=SystemLatency(),
+        device_id=config.device_id,
     )
 
 

@@ -33,6 +33,7 @@ def description(core: DeviceCore) -> dict[str, object]:
     ]
     return {
         "pid": os.getpid(),
+        "device_id": core.device_id,
         "sessions": [session.describe() for session in core.sessions.values()],
         "power": core.power.describe(core.clock.now()),
         "clients": clients,
