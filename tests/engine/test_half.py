@@ -82,3 +82,20 @@ def test_a_lost_mark_is_noticed(program: HtpProgram) -> None:
     lowered = lower_program(program)
     model, _ = optimised(lowered, 1)
     assert not place_rounding(model, {**lowered.marks, "n0/999": "n0/998"})
+
+
+def test_a_value_that_is_computed_twice_keeps_its_marks() -> None:
+    """The runtime merges equal operators and so their marks; if one is lost, all is lowered a second time."""
+    builder = GraphBuilder("twice")
+    x = TensorSpec("x", (1, 4, 4, 16), F32, kind=TensorKind.APP_WRITE)
+    a, b = (TensorSpec(name, x.shape, F32) for name in ("a", "b"))
+    y, z = (TensorSpec(name, x.shape, F32, kind=TensorKind.APP_READ) for name in ("y", "z"))
+    for spec in (x, a, b, y, z):
+        builder.add_tensor(spec)
+    builder.add_node(OpCall("ElementWiseAdd", "first", (x, x), (a,)))
+    builder.add_node(OpCall("ElementWiseAdd", "again", (x, x), (b,)))
+    builder.add_node(OpCall("ElementWiseMultiply", "product", (a, x), (y,)))
+    builder.add_node(OpCall("ElementWiseSubtract", "difference", (b, x), (z,)))
+    lowered = lower_program(compile_graph(builder.finish(), "SM8650"))
+    model, _ = optimised(lowered, 1)
+    assert place_rounding(model, lowered.marks)

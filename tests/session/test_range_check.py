@@ -191,10 +191,14 @@ def test_the_first_queued_run_is_looked_into_when_it_is_over(caplog: pytest.LogC
     assert "node 'sum'" in message
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("SMALL_BYTES", summing().ByteSize() - 1), ("SMALL_NODES", len(summing().graph.node) - 1)],
+)
 def test_large_models_are_looked_into_only_on_request(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(range_check, "SMALL_BYTES", summing().ByteSize() - 1)
+    monkeypatch.setattr(range_check, limit, value)
     with htp.InferenceSession(summing(), transport="inprocess") as session:
         assert session.run(None, FEEDS)[0] == 0
     assert not _warnings(caplog)

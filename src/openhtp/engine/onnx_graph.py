@@ -34,6 +34,7 @@ IN_MEMORY = "given-in-memory"
 
 Array = npt.NDArray[Any]
 
+_ONE_FOR_EACH = frozenset(("QuantizeLinear", "DequantizeLinear"))
 _TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
@@ -88,6 +89,7 @@ class OnnxGraph:
         self._outputs: list[Any] = []
         self._initializers: list[Any] = []
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._computed: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._count = 0
         self.prefix = "c"
 
@@ -99,10 +101,19 @@ class OnnxGraph:
     def node(
         self, op_type: str, inputs: Sequence[str], outputs: int = 1, domain: str = "", **attrs: Any
     ) -> tuple[str, ...]:
-        """Add a node; returns the names of its outputs."""
+        """Add a node, unless an equal one is there; returns the names of its outputs.
+
+        The runtime would merge equal ones as well, and with them the marks of roundings that are looked for later
+        (``half.py``). Pairs of quantizing and dequantizing stay: it wants one for each operator.
+        """
         if isinstance(attrs.get("to"), str):
             attrs["to"] = _TYPES[attrs["to"]]
+        key = (op_type, domain, outputs, *inputs, *((name, _as_key(value)) for name, value in attrs.items()))
+        if key in self._computed:
+            return self._computed[key]
         names = tuple(self.fresh() for _ in range(outputs))
+        if op_type not in _ONE_FOR_EACH:
+            self._computed[key] = names
         self._nodes.append(make_node(op_type, inputs, names, name=names[0], domain=domain, **attrs))
         return names
 
@@ -136,6 +147,13 @@ class OnnxGraph:
         graph = make_graph(self._nodes, "program", self._inputs, self._outputs, self._initializers)
         opsets = [make_opset("", OPSET), make_opset("com.microsoft", 1)]
         return make_model(graph, opsets, IR_VERSION)
+
+
+def _as_key(value: Any) -> Any:
+    """An attribute as a part of a key: equal ones are of one type and have the same value, to the sign of 0."""
+    if hasattr(value, "__iter__") and not isinstance(value, (str, bytes)):
+        return tuple(map(_as_key, value))
+    return type(value), repr(value)
 
 
 def model_bytes(model: Any) -> bytes:

@@ -31,8 +31,10 @@ from openhtp.session.pending import PendingRun
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
-# A model of that size is looked into without being asked: a fraction of a second, once.
+# A model of that size is looked into without being asked: a fraction of a second, once. A node takes about half a
+# millisecond, as it is run without optimisations and its values are looked at.
 SMALL_BYTES = 32 * MIB
+SMALL_NODES = 1000
 LARGEST = float(np.finfo(np.float16).max)
 _FLOATS = ("tensor(float)", "tensor(double)", "tensor(float16)")
 _HIDE = frozenset((*MASK_USES, "Softmax", "LogSoftmax"))
@@ -234,6 +236,7 @@ def _is_small_and_float(source: ModelSource) -> bool:
     proto, _, _ = open_model(source)
     return (
         proto.ByteSize() <= SMALL_BYTES
+        and len(proto.graph.node) <= SMALL_NODES
         and all(tensor.data_location != TensorProto.EXTERNAL for tensor in proto.graph.initializer)
         and not any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
     )
