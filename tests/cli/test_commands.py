@@ -259,9 +259,11 @@ def test_run_scenario_of_a_bad_file(run, tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
-def test_demo_shows_what_priorities_do_for_the_camera(run, tmp_path: Path) -> None:
+def test_demo_shows_what_priorities_do_for_the_camera(run, tmp_path: Path, caplog) -> None:
     text = run("demo", "--turns", 8, "--out", tmp_path, "--json", tmp_path / "demo.json")
     assert "with a higher priority" in text
+    # The first command of the README must not begin with a warning about its own networks.
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
     trace = json.loads((tmp_path / "demo-trace.json").read_text())
     lanes = {e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == "thread_name"}
     assert {"camera", "scene", "language", "HMX0", "HVX0", "VTCM"} <= lanes

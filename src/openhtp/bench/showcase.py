@@ -114,7 +114,7 @@ class Showcase:
         for name, network, priority in ACTORS:
             self.doing = f"preparing {name} ({network}, 8 bits)"
             yield
-            model = quantized_network(network)
+            model = quantized_network(network, "s8")  # symmetric, as the documents recommend
             for by_priority, context in contexts.items():
                 graph = import_network(context, model, name)
                 graph.set_config(priority=priority if by_priority else "normal")

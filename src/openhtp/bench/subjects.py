@@ -50,9 +50,9 @@ def trivial_graph(context: htp.Context) -> htp.Graph:
 
 
 @cache
-def quantized_network(name: str) -> bytes:
+def quantized_network(name: str, weight: str = "u8") -> bytes:
     """A network of the zoo, 8 bits. Calibrating it takes seconds, and more than one measurement wants it."""
-    return zoo.quantized(zoo.MODELS[name]())
+    return zoo.quantized(zoo.MODELS[name](), weight=weight)
 
 
 def import_network(context: htp.Context, model: bytes, name: str, **options: Any) -> htp.Graph:
