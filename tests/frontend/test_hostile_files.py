@@ -61,7 +61,10 @@ def test_ten_thousand_damaged_files_in_one_gigabyte() -> None:
 
 @pytest.mark.parametrize("which", range(4))
 def test_every_prefix_of_a_file_is_refused(models: list[bytes], which: int) -> None:
-    whole = models[which]
+    # What follows the first opset in a file may be missing: notes and further opsets.
+    proto = ModelProto.FromString(models[which])
+    del proto.metadata_props[:], proto.opset_import[1:]
+    whole = proto.SerializeToString()
     load(whole)
     for length in range(0, len(whole), max(1, len(whole) // 2000)):
         with pytest.raises(htp.QnnError) as caught:

@@ -1,4 +1,4 @@
-"""What ``quantize_model`` makes of weights: symmetric unless asked otherwise, within the codes that there are."""
+"""What ``quantize_model`` writes: symmetric weights unless asked otherwise, codes that there are, used opsets."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def test_c17_weights_are_symmetric_by_default() -> None:
     assert any(
         spec.quant.offset not in (0, -128) for spec in weights(quantize_model(MODEL, SAMPLES, weight="u8").model)
     )
+
+
+def test_files_name_no_opset_that_they_do_not_use() -> None:
+    """The runtime would name all that it has, and those that this process registered until now."""
+    merged = zoo.transformer_blocks(1, seq=4, hidden=8, heads=2, ffn=8)
+    made = quantize_model(merged, random_feeds(merged, 1))
+    for model in (made.prepared, made.model):
+        proto = parse_model(model)
+        assert {item.domain for item in proto.opset_import} == {"", *(node.domain for node in proto.graph.node)}
 
 
 def stored(model: bytes) -> list[np.ndarray]:

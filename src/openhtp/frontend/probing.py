@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,29 @@ def with_opset(model: bytes, least: int) -> bytes:
         raise BadModel(
             f"opset {version} cannot be converted to {least}; export the model anew: {error}"
         ) from error
+
+
+def without_unused_opsets(model: bytes) -> bytes:
+    """The model with the opsets that its nodes need.
+
+    ONNX Runtime writes all that it knows into a file, also those of operators which the process registered.
+    """
+    proto = parse_model(model)
+    used = {"", "ai.onnx", *_domains(proto.graph.node), *(function.domain for function in proto.functions)}
+    kept = [item for item in proto.opset_import if item.domain in used]
+    if len(kept) == len(proto.opset_import):
+        return model
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
+    return model_bytes(proto)
+
+
+def _domains(nodes: Iterable[Any]) -> Iterator[str]:
+    for node in nodes:
+        yield node.domain
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _domains(graph.node)
 
 
 def with_fixed_inputs(

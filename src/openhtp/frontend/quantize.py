@@ -32,6 +32,7 @@ from openhtp.frontend.probing import (
     with_lifted_constants,
     with_opset,
     with_own_biases,
+    without_unused_opsets,
 )
 from openhtp.frontend.typing_pass import settle_types
 
@@ -182,7 +183,8 @@ def quantize_model(
     with tempfile.TemporaryDirectory(prefix="openhtp-quantize-") as folder, _quiet():
         prepared = _prepared(lifted, Path(folder))
         quantized, floats = _accepted(prepared, Path(folder), samples, recipe, progress)
-        return Quantized(prepared.read_bytes(), with_notes(quantized, notes), masks, floats)
+        whole = with_notes(without_unused_opsets(quantized), notes)
+        return Quantized(without_unused_opsets(prepared.read_bytes()), whole, masks, floats)
 
 
 def refuse_quantized(model: bytes) -> None:
