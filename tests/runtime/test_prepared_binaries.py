@@ -83,6 +83,40 @@ def test_one_node_with_many_weights_is_worth_storing(
         np.testing.assert_array_equal(context.graph("net").execute(given)["y"], expected)
 
 
+@pytest.mark.parametrize("kind", ["ufixed8", "float32"])
+def test_a_graph_that_ends_in_a_cut_convolution_is_ready_from_its_prepared_form(
+    shared_device: htp.Device, kind: str
+) -> None:
+    """Its strips are windows on the client's own memory."""
+    rng = np.random.default_rng(0)
+    quant = {"quant": htp.ScaleOffset(0.02, -128)} if kind == "ufixed8" else {}
+    weights = rng.integers(-100, 100, (3, 3, 256, 256), np.int8)
+    given = {
+        "x": rng.integers(0, 256, (1, 16, 16, 256), np.uint8).astype(np.dtype(kind.replace("ufixed", "uint")))
+    }
+    with shared_device.create_context() as context:
+        graph = context.create_graph("net")
+        made = graph.add_tensor("x", (1, 16, 16, 256), kind, kind="app_write", **quant)
+        for name in "my":
+            if quant:
+                scale = {"quant": htp.ScaleOffset(0.01, 0)}
+                w = graph.add_tensor(f"{name}_w", weights.shape, "sfixed8", data=weights, **scale)
+            else:
+                w = graph.add_tensor(f"{name}_w", weights.shape, kind, data=weights.astype(np.float32) / 4096)
+            end = "app_read" if name == "y" else "native"
+            result = graph.add_tensor(name, (1, 16, 16, 256), kind, kind=end, **quant)
+            params = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
+            graph.add_node("Conv2d", inputs=[made, w], outputs=[result], params=params)
+            made = result
+        graph.finalize()
+        assert graph.steps > 2, "the convolutions were not cut"
+        expected = graph.execute(given)["y"]
+        binary = context.get_binary()
+    with shared_device.create_context_from_binary(binary) as context:
+        assert was_prepared(context)
+        np.testing.assert_array_equal(context.graph("net").execute(given)["y"], expected)
+
+
 def test_saving_a_restored_context_gives_the_same_binary(
     shared_device: htp.Device, made: tuple[bytes, Outputs]
 ) -> None:

@@ -542,7 +542,8 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
 def _windows_in_bounds(staged: Staged, info: GraphInfo) -> dict[str, int]:
     """Bytes of every value with windows. Raises Unusable for a window beyond its value, or on a varying one."""
     sizes = {name: buffer.nbytes for name, buffer in staged.buffers.items()}
-    sizes |= {f"in:{spec.name}": spec.nbytes for spec in info.inputs if not any(spec.free)}
+    for end, specs in (("in", info.inputs), ("out", info.outputs)):
+        sizes |= {f"{end}:{spec.name}": spec.nbytes for spec in specs if not any(spec.free)}
     for name, window in staged.windows.items():
         if name in sizes or window.begin + window.nbytes > sizes.get(window.of, -1):
             raise Unusable(f"window {name!r} is not within a value")
