@@ -16,6 +16,7 @@ RUNS = {
     "share_by_priority.py": ([], "the camera overtook"),
     "plan_in_ci.py": ([str(EXAMPLES / "base-1.3-higher.yaml")], "slowest"),
     "own_operator.py": ([], "example.ops::SoftClip"),
+    "linting_showcase.py": (["SM8450", "320x180x3"], "overlap of all ops with PReLU"),
     "quantize_and_ship.py": ([], "small_cnn.bin: "),
 }
 

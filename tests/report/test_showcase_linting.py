@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
-from tests.report.showcase_networks import merged, scheduled, two_branches
+from tests.report import showcase_networks
+from tests.report.showcase_networks import EDGE, merged, scheduled, two_branches
 
 from openhtp.report.linting import Lint, lint
 
@@ -84,3 +88,14 @@ def test_d2_own_work_on_other_hvx_threads_is_no_background(meetings):
     names = {each.node.number: name for name, each in lints.items()}
     assert {names[number] for number in lints["meet"].beside} <= {"meet", "Output", "add"}
     assert lints["meet"].overlap < lints["meet"].cycles
+
+
+def test_d2_the_example_prints_the_same_networks(monkeypatch, capsys):
+    """At another size, as it computes them."""
+    width, height, channels = 320, 180, 3
+    monkeypatch.setattr(showcase_networks, "SHAPE", (1, height + 2 * EDGE, width + 2 * EDGE, channels))
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "linting_showcase.py"))
+    example["main"]("SM8450", f"{width}x{height}x{channels}", only_figures=False)
+    text = capsys.readouterr().out
+    for graph in (two_branches("ElementWiseDivide"), merged("Prelu")):
+        assert f"(cycles)): {total(linted(graph))}  cycles" in text
