@@ -23,7 +23,7 @@ from openhtp.core.value_kinds import (
 )
 from openhtp.hw.catalog import catalog, find_soc
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, PERF_PROFILES, PROFILE_RPC_POLLING_US
-from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, MAX_HMX_TIMEOUT_US, MAX_LATENCY_US, MAX_RPC_POLLING_US
+from openhtp.hw.power import DEFAULT_HMX_TIMEOUT_US, MAX_HMX_TIMEOUT_US, MAX_LATENCY_US
 from openhtp.options import CONTEXT, DEVICE, GRAPH, Option, Table
 from openhtp.options.device import MAX_DEVICE_ID, PD_SESSIONS
 
@@ -215,7 +215,7 @@ _CORE_KEYS = (
     ),
     Key(
         name="rpc_polling_time",
-        kind=Whole(0, MAX_RPC_POLLING_US, "microseconds"),
+        kind=Whole(0, PROFILE_RPC_POLLING_US, "microseconds"),
         about="How long to poll before sleeping.",
         default=f"{PROFILE_RPC_POLLING_US} for the three fastest profiles, otherwise 0",
         instead="`Device.set_perf_profile`",
