@@ -302,6 +302,16 @@ def test_a_context_that_only_prepares_executes_nothing(maker: htp.Device) -> Non
         np.testing.assert_array_equal(outputs["y"], np.zeros((1, 8), "f4"))
 
 
+def test_a_context_that_only_prepares_holds_no_memory_for_executions(device: htp.Device) -> None:
+    held = []
+    for prepare_only in (True, False):
+        with device.create_context(prepare_only=prepare_only) as context:
+            add_graph(context, 10)
+            held.append(sum(domain["bytes"] for domain in domains_of(device)))
+    assert held[0] == 0
+    assert held[1] > 10 * MIB
+
+
 def test_weights_are_shared_by_so_many_graphs_at_most(maker: htp.Device) -> None:
     with maker.create_context(weight_sharing_enabled=True) as context:
         for number in range(64):

@@ -152,8 +152,9 @@ def test_executions_under_way_keep_their_adapter(backend: htp.Backend) -> None:
 def test_a_damaged_section_changes_nothing(context: htp.Context, spoil: Any, words: str) -> None:
     graph = lora_graph(context)
     before = result(graph)
-    with pytest.raises(htp.QnnError, match=words):
-        context.apply_binary_section("g", spoil(context.get_binary_section("g", FIRST)))
+    for adapter in (FIRST, BASE):
+        with pytest.raises(htp.QnnError, match=words):
+            context.apply_binary_section("g", spoil(context.get_binary_section("g", adapter)))
     np.testing.assert_array_equal(result(graph), before)
     assert context.get_binary_section("g") == context.get_binary_section("g", BASE)
 
