@@ -173,7 +173,7 @@ def loading(client: list[str], environment: dict[str, str]) -> Finding:
     times = []
     for _ in range(5):
         done = subprocess.run(client, env=environment, capture_output=True, text=True, check=False)
-        told = re.search(r"loaded in (\d+) ms, (\d+) ms", done.stdout)
+        told = re.search(r"started in (\d+) ms, (\d+) ms", done.stdout)
         times += [(int(told.group(2)), int(told.group(1)))] if told else []
     if not times:
         return Finding("C host: loading the library", False, 0.0, "it did not load")
