@@ -24,6 +24,8 @@ HOSTS = (
     "fork_with_threads_at_work",
     "signals",
     "small_stacks",
+    "closed_streams",
+    "no_descriptors",
 )
 """What ``hosts.c`` does."""
 

@@ -317,7 +317,7 @@ static void test_memory(void)
         check(data[0], data[1], data[2]);
     }
     n.in[0].mem = (handle)0x1234;
-    EXPECT(run(&n), 8001);
+    EXPECT(run(&n), 6004);
     NEED(CALL(MEM_DEREGISTER, mems, (uint32_t)3));
     EXPECT(CALL(MEM_DEREGISTER, mems, (uint32_t)3), 8001);
     NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
@@ -363,7 +363,7 @@ static void test_shared_buffer(void)
     EXPECT(atomic_load(&done), 1);
     check(data, data + 4096, data + 8192);
     NEED(CALL(MEM_DEREGISTER, mems, (uint32_t)1));
-    EXPECT(run(&n), 8001);
+    EXPECT(run(&n), 6004);
     NEED(CALL(MEM_DEREGISTER, mems + 1, (uint32_t)2));
     NEED(CALL(MEM_REGISTER, n.context, list, (uint32_t)1, mems)); /* all were given back, so it can be had again */
     NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));

@@ -2,7 +2,9 @@
 #define main client_main
 #include "client.c"
 #undef main
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 static const char *library_path;
@@ -265,6 +267,72 @@ static void host_signals(void)
     unload();
 }
 
+/* ---- descriptors ---- */
+
+/* A daemon's: nothing of the library lies where its standard streams were, or will be. */
+static void host_closed_streams(void)
+{
+    char link[64], target[256];
+    static values v;
+    for (int fd = 0; fd <= 2; fd++)
+        close(fd);
+    load(library_path);
+    network n = build(make_context(4), "g");
+    fill(&n, &v, 1);
+    NEED(run(&n));
+    for (int fd = 0; fd <= 2; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, target, sizeof target);
+        if (length != 9 || memcmp(target, "/dev/null", 9))
+            exit(3 + fd);
+    }
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd <= 2; fd++)
+        dup2(null, fd);
+    close(null);
+    NEED(run(&n));
+    check(v.a, v.b, v.o);
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    unload();
+}
+
+/* A program with as many files as it may have gets a code, and goes on when it has closed some. */
+static void host_no_descriptors(void)
+{
+    enum { MOST = 4096 };
+    static int files[MOST];
+    static values v;
+    struct rlimit most = {MOST, MOST};
+    int opened = 0;
+    handle another, context;
+    setrlimit(RLIMIT_NOFILE, &most);
+    load(library_path);
+    network n = build(make_context(4), "g");
+    fill(&n, &v, 1);
+    NEED(run(&n));
+    setenv("OPENHTP_NPU", "private", 1);
+    while ((files[opened] = open("/dev/null", O_RDONLY)) >= 0)
+        opened++;
+    word code;
+    do { /* one more is free in each turn, until they are enough */
+        NEED(CALL(DEVICE_CREATE, the_log, (handle)NULL, &another));
+        code = CALL(CONTEXT_CREATE, backend, another, (handle)NULL, &context);
+        if (code && code != 1007) /* 1007: what was sent could not be received */
+            EXPECT(code, 1010);
+        NEED(code ? 0 : CALL(CONTEXT_FREE, context, (handle)NULL));
+        NEED(CALL(DEVICE_FREE, another));
+        NEED(run(&n));
+        close(files[--opened]);
+    } while (code);
+    while (opened)
+        close(files[--opened]);
+    check(v.a, v.b, v.o);
+    NEED(CALL(CONTEXT_CREATE, backend, device, (handle)NULL, &context));
+    NEED(CALL(CONTEXT_FREE, context, (handle)NULL));
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    unload();
+}
+
 int main(int count, char **words)
 {
     static const struct { const char *name; void (*host)(void); } hosts[] = {
@@ -276,7 +344,9 @@ int main(int count, char **words)
         {"four_exits_at_once", host_four_exits_at_once},
         {"fork_with_threads_at_work", host_fork_with_threads_at_work},
         {"signals", host_signals},
-        {"small_stacks", test_small_stacks}};
+        {"small_stacks", test_small_stacks},
+        {"closed_streams", host_closed_streams},
+        {"no_descriptors", host_no_descriptors}};
     if (count < 4)
         return 2;
     library_path = words[1], seed = (unsigned)atoi(words[3]);

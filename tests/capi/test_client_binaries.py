@@ -232,7 +232,7 @@ def test_b6_a_context_that_switches_no_graphs_has_no_such_buffer(
     assert code == 0
     fd = os.memfd_create("client", os.MFD_ALLOW_SEALING)
     os.truncate(fd, len(blob))
-    with caplog.at_level(logging.INFO, "openhtp.capi"):
+    with caplog.at_level(logging.ERROR, "openhtp.capi"):
         assert register(device, context, kind, fd, len(blob))[0] == UNSUPPORTED_MEMTYPE
     os.close(fd)
     assert "switches no graphs" in caplog.text

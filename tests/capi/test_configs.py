@@ -216,9 +216,12 @@ def test_a7_htp_options_of_graphs_that_nobody_supports_are_refused(
 
 
 @pytest.mark.parametrize("kind", [Optimization.FINALIZE_RETRIES, 99])
-def test_unknown_optimizations_are_refused(device: LibraryDevice, kind: int) -> None:
+def test_unknown_optimizations_are_refused(
+    device: LibraryDevice, kind: int, caplog: pytest.LogCaptureFixture
+) -> None:
     context, keep = LibraryContext.create(device), []
     assert make_graph(device, context.handle, optimization(kind, 1.0, keep)) == (INVALID_GRAPH_ARGUMENT, 0)
+    assert f"optimization type {kind}" in caplog.text
 
 
 def test_b13_an_optimization_without_effect_is_a_warning_with_its_name(

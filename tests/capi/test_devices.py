@@ -149,6 +149,16 @@ def test_b9_an_unknown_model_with_an_architecture_is_that_architecture(
     assert client.create(client.platform(soc_model=9999, arch=7)) == INVALID_CONFIG
 
 
+def test_b9_an_architecture_that_is_not_the_chip_s_is_warned_of(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "openhtp.capi"):
+        assert client.chip(client.platform(soc_model=SM8550, arch=73)) == "SM8550"
+        assert not caplog.text
+        assert client.chip(client.platform(soc_model=SM8550, arch=75)) == "SM8550"
+    assert "SM8550 is v73, and not v75" in caplog.text
+
+
 def test_b9_a_platform_without_a_model_is_its_architecture(client: Client) -> None:
     assert client.chip(client.platform(soc_model=0, arch=79)) == "SM8750"
 

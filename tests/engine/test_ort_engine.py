@@ -11,7 +11,7 @@ from engine_networks import mobilenet_v2
 
 from openhtp.compiler.driver import CompileOptions, compile_graph
 from openhtp.core.dtype import DType
-from openhtp.core.errors import InternalError, QnnError
+from openhtp.core.errors import InternalError, OutOfMemory, QnnError
 from openhtp.core.opcall import OpCall
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.quant import AxisScaleOffset, ScaleOffset
@@ -60,6 +60,17 @@ def test_the_engine_is_what_the_device_expects() -> None:
     loaded.close()
     with pytest.raises(QnnError, match="closed"):
         loaded.bind({"x": given, "y": got})
+
+
+def test_a_runtime_without_memory_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Exception during initialization: std::bad_alloc")  # as the runtime says it
+
+    monkeypatch.setattr("openhtp.engine.ort.make_stages", fail)
+    x, y = TensorSpec("x", (4,), F32, kind=IN), TensorSpec("y", (4,), F32, kind=OUT)
+    with pytest.raises(OutOfMemory, match="no memory left") as caught:
+        OrtEngine().load(program_of([x, y], [OpCall("Relu", "r", (x,), (y,))]))
+    assert caught.value.code == 1002
 
 
 def test_a_small_program_is_rehearsed_and_a_large_one_is_not(mobilenet: tuple[HtpProgram, bytes]) -> None:

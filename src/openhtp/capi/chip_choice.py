@@ -35,7 +35,10 @@ class ChipWish:
     def chip(self, chosen: str) -> str:
         """The name of the chip, empty if the configuration names none; ``chosen`` is the chip of such devices."""
         if self.soc_model in _models():
-            return find_soc(self.soc_model).name
+            soc = find_soc(self.soc_model)
+            if self.arch not in (0, soc.arch):
+                log.warning("%s is v%d, and not v%d: the SoC counts", soc.name, soc.arch, self.arch)
+            return soc.name
         if not self.arch and not self.soc_model:
             return ""
         arches = {soc.arch: soc.name for soc in reversed(catalog().values())}

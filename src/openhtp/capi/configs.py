@@ -286,11 +286,12 @@ def take_or_refuse(place: OptionPlace) -> None:
     elif not place.htp:
         raise unsupported(f"{place.owner} option {place.number} is unknown")
     else:
-        kind = "" if place.kind is None else f" of type {place.kind}"
-        raise InvalidArgument(
-            f"HTP {place.owner} option {place.number}{kind} is unknown; the last one is {_LAST[place.owner]}",
-            _WRONG[place.owner],
+        what, last = (
+            (f"option {place.number}", _LAST[place.owner])
+            if place.kind is None
+            else (f"optimization type {place.kind}", max(Optimization))
         )
+        raise InvalidArgument(f"HTP {place.owner} {what} is unknown; the last one is {last}", _WRONG[place.owner])
 
 
 def warn_of_no_effect(name: str, why: str = "here") -> None:

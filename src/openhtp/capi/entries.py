@@ -7,6 +7,7 @@ that is passed by value) and returns nothing for success, or a code.
 from __future__ import annotations
 
 import _thread
+import errno
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,9 @@ from openhtp.runtime.instruments.instrument import news
 log = logging.getLogger("openhtp.capi")
 
 Answer = Callable[..., Any]
+
+# Descriptors, threads or processes: the client has them, or others have.
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 
 # First numbers of the tables, as in native/stub.c.
 _TABLES = ((0, CORE), (128, SYSTEM), (192, POWER))
@@ -110,7 +114,10 @@ def _guarded(name: str, entry: TableEntry, answer: Answer) -> Answer:
         except MemoryError:
             log.error("%s: out of memory", name)
             return st.QNN_COMMON_ERROR_MEM_ALLOC.code
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _USED_UP:
+                log.error("%s: this process has used up what the system gives it: %s", name, error)
+                return st.QNN_COMMON_ERROR_RESOURCE_UNAVAILABLE.code
             log.exception("%s failed; this is a fault of openhtp", name)
             return st.QNN_COMMON_ERROR_GENERAL.code
 
@@ -121,8 +128,8 @@ def _code(name: str, error: QnnError, invalid: Status) -> int:
     status = error.status
     if isinstance(error, InvalidArgument) and status is st.QNN_COMMON_ERROR_INVALID_ARGUMENT:
         status = invalid
-    # Clients try out what is supported, but nobody executes a graph to find out.
-    is_tried = isinstance(error, UnsupportedError) and not name.startswith("graphExecute")
+    # Clients try out what is supported, but nobody executes a graph or registers memory to find out.
+    is_tried = isinstance(error, UnsupportedError) and not name.startswith(("graphExecute", "memRegister"))
     level = logging.INFO if is_tried else logging.ERROR
     where = f" [{', '.join(reversed(error.context))}]" if error.context else ""
     log.log(level, "%s: %s%s (%s, %d)", name, error.message, where, status.name, status.code)

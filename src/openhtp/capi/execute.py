@@ -250,9 +250,10 @@ class Plan:
         """The address of a tensor's data, and how many bytes there are."""
         self._warn_of_another_type(tensor_struct, tensor)
         if tensor_struct.mem_type == MemoryKind.HANDLE:
-            mem = handles.find(MemHeld, tensor_struct.data)
+            # An execution has no code of its own for memory: the tensor is the wrong one.
+            mem = handles.find(MemHeld, tensor_struct.data, st.QNN_GRAPH_ERROR_INVALID_TENSOR)
             if mem.parent is not self._context or mem.area.mem.use:
-                raise bad_handle("memory of this context's tensors", st.QNN_MEM_ERROR_INVALID_HANDLE, mem.handle)
+                raise bad_handle("memory of this context's tensors", st.QNN_GRAPH_ERROR_INVALID_TENSOR, mem.handle)
             address, size = mem.place
         elif tensor_struct.mem_type == MemoryKind.RAW:
             address, size = tensor_struct.data, tensor_struct.size

@@ -41,11 +41,11 @@ def add(entry: HandleEntry) -> int:
     return entry.handle
 
 
-def find(kind: type[_T], handle: int) -> _T:
-    """The entry behind a handle, which must be of this kind."""
+def find(kind: type[_T], handle: int, invalid: Status | None = None) -> _T:
+    """The entry behind a handle, which must be of this kind; ``invalid`` is the code if it is not."""
     entry = _entries.get(handle)
     if type(entry) is not kind:
-        raise bad_handle(kind.word, kind.invalid, handle)
+        raise bad_handle(kind.word, invalid or kind.invalid, handle)
     return entry
 
 

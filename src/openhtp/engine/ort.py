@@ -21,7 +21,14 @@ from openhtp.compiler.sizes import sizes_of
 from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
 from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes, spill_fill_of
 from openhtp.core import status as st
-from openhtp.core.errors import ExecutionError, InternalError, InvalidArgument, QnnError, error_context
+from openhtp.core.errors import (
+    ExecutionError,
+    InternalError,
+    InvalidArgument,
+    OutOfMemory,
+    QnnError,
+    error_context,
+)
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
@@ -354,4 +361,6 @@ def _refusals_reported() -> Iterator[None]:
     except QnnError:
         raise
     except Exception as error:
+        if "std::bad_alloc" in str(error):
+            raise OutOfMemory(f"this process has no memory left for the CPU runtime: {error}") from error
         raise InternalError(f"the CPU runtime refuses the lowered program: {error}") from error

@@ -67,7 +67,9 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     descriptors = _descriptors(ancillary)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(descriptors)
-        raise ProtocolError(f"message above {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors")
+        raise ProtocolError(
+            f"message above {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors, or none is left for it here"
+        )
     if not data:
         close_all(descriptors)
         raise Disconnected("end of connection")

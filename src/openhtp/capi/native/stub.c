@@ -7,6 +7,7 @@
    file's name which one it serves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <sched.h>
@@ -456,8 +457,21 @@ static int locate(void)
     return missing;
 }
 
+/* A daemon may have closed its standard streams. What is opened next would lie in their place: what a client then
+   writes to its error stream would come to a device, and a client that opens its streams again would cut us off. */
+static void fill_standard_streams(void)
+{
+    int opened;
+    do
+        opened = open("/dev/null", O_RDWR);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0)
+        close(opened);
+}
+
 static int boot(void)
 {
+    fill_standard_streams();
     if (locate())
         return 1;
     pthread_once(&once, prepare_process);

@@ -71,8 +71,8 @@ class RpcLink:
         self.set_polling = self.polling.set
         self._reader: OwnThread | None = None
         tidying.start()
+        reply = self._meet()
         try:
-            reply = self._meet()
             self.session = reply.value
             self.pid = int(str(reply.info["pid"]))
             self.data_order = DataOrder(in_order=reply.info["graphs_at_once"] == 1, do=on_a_safe_thread)
@@ -87,9 +87,14 @@ class RpcLink:
     def _meet(self) -> ms.Reply:
         """Connect and say hello. A named device may be about to go when we come: then meet its successor."""
         for attempt in range(_MEETINGS):
-            sock, self._process = self._reach()
-            self._control = Control(sock)
             self._data, theirs = channel.socket_pair()
+            try:
+                sock, self._process = self._reach()
+            except BaseException:
+                self._data.close()
+                theirs.close()
+                raise
+            self._control = Control(sock)
             try:
                 if isinstance(self._process, DeviceProcess):
                     op_names()  # while the process starts, the operators are imported: graphs will need them
@@ -105,7 +110,7 @@ class RpcLink:
                 self._dispose()
                 if self._options.name is None or started_here or attempt == _MEETINGS - 1:
                     raise
-            except QnnError:
+            except BaseException:
                 self._dispose()
                 raise
             finally:
