@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openhtp.engine import native
+from openhtp.engine import native, sessions
 from openhtp.engine.native import Native
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +46,11 @@ def package_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert native.native() is None
     yield
     native.native.cache_clear()
+
+
+@pytest.fixture(params=["blocked", "plain"])
+def image_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the runtime keeps images: in blocks, for which processors other than ARM have kernels, or plainly."""
+    if request.param == "plain":
+        monkeypatch.setattr(sessions, "_HARMFUL", (*sessions._HARMFUL, "NchwcTransformer"))
+    return str(request.param)

@@ -77,6 +77,7 @@ def test_float_graphs_too() -> None:
         np.testing.assert_array_equal(results(program, stored)[name], values)
 
 
+@pytest.mark.usefixtures("image_order")
 def test_float_weights_are_stored_once_and_the_program_computes_the_same() -> None:
     """They lie in blocks of channels, some of them filled up, rounded as they are computed with."""
     program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"]()), SOC)
@@ -93,6 +94,7 @@ def test_float_weights_are_stored_once_and_the_program_computes_the_same() -> No
         np.testing.assert_array_equal(results(program, again)[name], values)
 
 
+@pytest.mark.usefixtures("image_order")
 def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
     """Their parts are not equal, but convolutions read filters where they lie, whatever they are applied to."""
     found, programs, graphs = [], [], []
@@ -112,6 +114,21 @@ def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
             fresh = OrtEngine().load(program)
             for name, values in results(program, fresh).items():
                 np.testing.assert_array_equal(results(program, loaded)[name], values)
+    assert found[0] == found[1] != set()
+
+
+@pytest.mark.usefixtures("image_order")
+@pytest.mark.parametrize("side", ["native", "package_only"])
+def test_sizes_of_one_network_read_float_weights_once(side: str, request: pytest.FixtureRequest) -> None:
+    """Also if none of them was prepared before, and whoever makes the sessions."""
+    if side == "package_only":
+        request.getfixturevalue(side)
+    found, loaded = [], []
+    for size in (64, 96):
+        program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"](size)), SOC)
+        loaded.append(OrtEngine().load(program))
+        held = [array for stage in loaded[-1]._stages.stages for array in stage.session.held]
+        found.append({array.ctypes.data for array in held if array.ndim == 4})
     assert found[0] == found[1] != set()
 
 

@@ -304,6 +304,7 @@ def computed_floats(loaded: OrtProgram, program: HtpProgram) -> np.ndarray:
     return y
 
 
+@pytest.mark.usefixtures("image_order")
 @pytest.mark.parametrize("activation", [False, True])
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel"),

@@ -34,7 +34,7 @@ from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import BoundSession, ComputeSession, PackagedSession
 from openhtp.engine.row_products import DOMAIN
-from openhtp.engine.strips import FilterPart, RowWindow
+from openhtp.engine.strips import FLOAT_CONVS, FilterPart, RowWindow
 from openhtp.program.container import digest
 
 Array = npt.NDArray[Any]
@@ -53,8 +53,8 @@ _HARMFUL = ("WeightBiasQuantization", "MatMulAddFusion", "DoubleQDQPairsRemover"
 
 
 _VECTOR_BYTES = 64
-# Operators that read constants as they lie, convolutions because the optimiser put their filters in order.
-_IN_PLACE = {("com.microsoft.nchwc", "Conv"), ("", "Add"), ("", "Gather"), ("", "Mul")}
+# Operators that read constants as they lie; for blocked convolutions, the optimiser put filters in order before.
+_IN_PLACE = {*FLOAT_CONVS, ("", "Add"), ("", "Gather"), ("", "Mul")}
 # Kernels that read weights where they lie if packing is turned off, which is an option of whole sessions.
 _IN_PLACE_IF_TOLD = {("", "MatMulInteger")}
 # Operators whose kernels keep the form that they make of their weights to themselves.

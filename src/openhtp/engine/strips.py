@@ -177,6 +177,8 @@ def window_name(window: RowWindow) -> str:
 # In blocks of so many channels, or of half as many, the runtime keeps images and filters.
 CHANNEL_BLOCK = 16
 _BLOCKED = "com.microsoft.nchwc"
+# Without blocks, as on ARM, a convolution and its activation are an operator of another name.
+FLOAT_CONVS = {("", "Conv"), (_BLOCKED, "Conv"), ("com.microsoft", "FusedConv")}
 # Operators that may follow inside a strip: rounding a number depends on nothing else.
 _ROUNDING = "Cast"
 _INPUTS_WITHOUT_SUM = 3
@@ -185,11 +187,11 @@ _INPUTS_WITHOUT_SUM = 3
 def cut_by_channels(node: NodeProto) -> bool:
     """Whether a node of the optimised model is a float convolution whose channels can be computed in parts."""
     attributes = _attributes(node)
-    needed = {"Conv": {"kernel_shape", "strides", "pads"}, "ConvTranspose": {"kernel_shape"}}.get(node.op_type)
+    transposed = (node.domain, node.op_type) == ("", "ConvTranspose")
+    needed = {"kernel_shape"} if transposed else {"kernel_shape", "strides", "pads"}
     return (
-        needed is not None
+        (transposed or (node.domain, node.op_type) in FLOAT_CONVS)
         and needed <= attributes.keys()
-        and node.domain in ("", _BLOCKED)
         and len(node.input) <= _INPUTS_WITHOUT_SUM
         and attributes.get("auto_pad", b"NOTSET") == b"NOTSET"
         and "output_shape" not in attributes
