@@ -87,6 +87,20 @@ def test_strips_end_where_tiles_do(ends: tuple[int, ...], pieces: int, chosen: t
     assert even_ends(ends, pieces) == chosen
 
 
+@pytest.mark.parametrize(
+    ("first", "chosen"), [(0.0, (10, 20, 30)), (0.1, (7, 18, 29)), (0.3, (1, 11, 26)), (0.9, (1, 2, 3))]
+)
+def test_a_first_strip_that_does_more_is_shorter(first: float, chosen: tuple[int, ...]) -> None:
+    assert even_ends(range(1, 40), 4, first) == chosen
+
+
+@given(st.integers(1, 100), st.integers(1, 40), st.floats(0.0, 0.99))
+def test_strips_are_as_many_as_asked_for_and_none_is_empty(ends: int, pieces: int, first: float) -> None:
+    chosen = even_ends(range(1, ends + 1), pieces, first)
+    assert len(chosen) == min(pieces, ends + 1) - 1
+    assert list(chosen) == sorted(set(chosen))
+
+
 def test_a_run_of_nodes_has_a_segment_of_its_own() -> None:
     segments = cut(CHAIN, ["y"], step_of, [2], run_of=lambda node: {"c": "first"}.get(node.output[0]))
     assert names(segments) == ["a b", "c", "d y"]

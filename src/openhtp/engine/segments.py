@@ -30,8 +30,9 @@ _VECTOR_OPS_PER_SECOND = 8.5e9
 _WINDOW_OPS_PER_SECOND = 6e10
 _BYTES_PER_SECOND = 3e10
 _CACHED_BYTES = 8 << 20
-# Weights are read once, from memory that is farther away.
+# Weights are read once, from memory that is farther away; 8-bit products are fast, and wait for it the longer.
 _WEIGHT_BYTES_PER_SECOND = 1.5e10
+_INTEGER_WEIGHT_BYTES_PER_SECOND = 8e9
 # An 8-bit convolution that gathers more bytes at once takes longer than in pieces.
 _PUT_TOGETHER_BYTES = 8 << 20
 # The pixels under a window are gathered before they are multiplied: seconds per piece of memory, and per byte.
@@ -139,7 +140,8 @@ def node_seconds(work: Work, *, integer: bool, window: ReadPattern | None = None
     moved = (nbytes + max(0, nbytes - _CACHED_BYTES)) / _BYTES_PER_SECOND
     # Added up: the kernels multiply first and requantize what they have got afterwards.
     computed = work.macs / rate + work.vector_ops / vector_rate
-    return computed + moved + weights / _WEIGHT_BYTES_PER_SECOND + gathered
+    weight_rate = _INTEGER_WEIGHT_BYTES_PER_SECOND if integer else _WEIGHT_BYTES_PER_SECOND
+    return computed + moved + weights / weight_rate + gathered
 
 
 def step_seconds(program: HtpProgram) -> list[float]:
@@ -223,9 +225,19 @@ def cuts_of(program: HtpProgram) -> Cuts:
         limit = longest * (_STRIP_SHARE if op_of(_cut_node(program, step)).kind in _CONVOLUTIONS else 1.0)
         in_cache = _pieces_in_cache(program, step)
         if (time > limit or in_cache > 1) and (possible := _possible_ends(program, step)):
-            ends[number] = even_ends(possible, max(-(-time // limit), in_cache))
+            first = _first_seconds(program, step) / time
+            ends[number] = even_ends(possible, max(-(-time // limit), in_cache), first)
     apart = frozenset(step for step in ends if _is_apart(program, step, ends))
     return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, apart)
+
+
+def _first_seconds(program: HtpProgram, step: Step) -> float:
+    """How much longer the first piece takes: pieces of a sequence have the same weights, cached after it."""
+    node = _cut_node(program, step)
+    if op_of(node).name != "Lstm":
+        return 0.0
+    inputs = (program.tensors[name] for name in node.inputs if name is not None)
+    return sum(spec.nbytes for spec in inputs if spec.kind is TensorKind.STATIC) / _BYTES_PER_SECOND
 
 
 def _is_apart(program: HtpProgram, step: int, ends: Collection[int]) -> bool:
@@ -298,11 +310,15 @@ def _possible_times(program: HtpProgram, node: HtpNode) -> Sequence[int]:
     return range(1, shape[0 if time_major else 1]) if len(shape) == 3 else ()
 
 
-def even_ends(ends: Sequence[int], pieces: float) -> tuple[int, ...]:
-    """The rows, among those at which a step may be left, that cut it into about so many pieces."""
+def even_ends(ends: Sequence[int], pieces: float, first: float = 0.0) -> tuple[int, ...]:
+    """The rows, among those at which a step may be left, that cut it into about so many pieces of equal time.
+
+    ``first`` is the part of the step's time that the first piece takes whatever its length.
+    """
     tiles = len(ends) + 1
     count = min(int(pieces), tiles)
-    return tuple(ends[round(tiles * part / count) - 1] for part in range(1, count))
+    rows = (tiles * (part / count - first) / (1 - first) for part in range(1, count))
+    return tuple(ends[max(round(row), number) - 1] for number, row in enumerate(rows, 1))
 
 
 def used_nodes(nodes: Sequence[Any], outputs: Sequence[str]) -> list[Any]:
