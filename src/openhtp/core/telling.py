@@ -7,6 +7,11 @@ import logging
 _told: set[tuple[str, ...]] = set()
 
 
+def is_told(key: tuple[str, ...]) -> bool:
+    """Whether something was logged under this key: for callers to whom making the words is too slow."""
+    return key in _told
+
+
 def warn_once(log: logging.Logger, key: tuple[str, ...], words: str, level: int = logging.WARNING) -> None:
     """Log a warning, or a line of another level, unless one under this key was logged before."""
     if key not in _told:

@@ -137,7 +137,9 @@ class Executable(Protocol):
 
 def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
     """The names of the outputs of a run: the given ones, or all."""
-    names = list(known) if output_names is None else items_of(output_names, len(known) + 1)
+    if output_names is None:
+        return list(known)
+    names = items_of(output_names, len(known) + 1)
     if names is None:
         raise WrongKind(f"output_names is {shown(output_names)}; expected a list of names, or None")
     for name in names:
@@ -148,7 +150,8 @@ def checked_names(output_names: object, known: Sequence[str]) -> list[str]:
 
 def check_feed(feeds: object, required: Sequence[str]) -> None:
     """Refuse what is no mapping, or lacks a required input."""
-    if not isinstance(feeds, Mapping):
+    # A dictionary is a mapping: the question takes longer.
+    if type(feeds) is not dict and not isinstance(feeds, Mapping):
         raise WrongKind(f"input_feed is {shown_type(feeds)}; expected a mapping of names to arrays")
     missing = [name for name in required if name not in feeds]
     if missing:

@@ -100,6 +100,12 @@ class HtpExecutable(Executable):
         self._stored = {
             port.name: (port.spec.dtype.numpy, port.spec.shape) for port in (*graph.inputs, *graph.outputs)
         }
+        # Inputs that the graph stores as the model has them.
+        self._fed_as_stored = {
+            name: self._stored[name]
+            for name, kind in input_types.items()
+            if self._stored[name] == (kind.dtype, tuple(kind.shape))
+        }
 
     @property
     def assigned(self) -> list[AssignedPart]:
@@ -134,13 +140,24 @@ class HtpExecutable(Executable):
 
     def stored(self, feeds: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """Inputs as the graph stores them. Inputs of another form, or that the model lacks, are refused."""
-        return {name: self._stored_input(name, array) for name, array in feeds.items()}
+        stored: dict[str, Array] = {}
+        for name, value in feeds.items():
+            # Most values are arrays that need no change.
+            dtype, shape = self._fed_as_stored.get(name, (None, None))
+            if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and dtype is not None:
+                stored[name] = value
+            else:
+                stored[name] = self._stored_input(name, value)
+        return stored
 
     def run(self, call: RunCall) -> Results:
         """Run once and wait; the graph writes straight into targets of the type in which it stores the output."""
         in_place = self.in_place(call.targets) if call.targets else None
-        with self._power.during(call.run_options):
-            outputs = self.execute(call.feeds, in_place, call.profile)
+        if call.run_options is None:
+            outputs = self.execute(call.feeds, in_place, call.profile)  # no votes of its own
+        else:
+            with self._power.during(call.run_options):
+                outputs = self.execute(call.feeds, in_place, call.profile)
         if in_place is None:
             return self.collected(call.names, outputs)
         return [

@@ -87,8 +87,10 @@ class Arguments:
         "_read_raw",
         "_written_raw",
         "batch",
+        "count",
         "dims",
         "has_raw_targets",
+        "raw_count",
         "raw_inputs",
         "raw_outputs",
         "registered",
@@ -104,6 +106,8 @@ class Arguments:
         self.raw_outputs: dict[int, Array | None] = {}
         # Registered arrays that the device writes to.
         self.written: tuple[Array, ...] = ()
+        # Ports whose data is copied, and ports that are bound at all: optional ones may be left out.
+        self.raw_count = self.count = 0
         # Whether results go to plain arrays of the caller's.
         self.has_raw_targets = False
         # Found out when they are first asked for: few calls need them.
@@ -123,16 +127,6 @@ class Arguments:
             if not array.flags.writeable:
                 return False
         return True
-
-    @property
-    def raw_count(self) -> int:
-        """Ports whose data is copied."""
-        return len(self.raw_inputs) + len(self.raw_outputs)
-
-    @property
-    def count(self) -> int:
-        """Ports that are bound at all; optional ones may be left out."""
-        return len(self.registered) + len(self.raw_inputs) + len(self.raw_outputs)
 
     @property
     def packed(self) -> bytes:
@@ -217,6 +211,8 @@ def check_arguments(
     if outputs is None:
         for port in range(ports.inputs, len(ports.specs)):
             arguments.raw_outputs[port] = None
+    arguments.raw_count = len(arguments.raw_inputs) + len(arguments.raw_outputs)
+    arguments.count = arguments.raw_count + len(arguments.registered)
     for port, (mem, offset, _) in arguments.registered.items():
         if offset < 0:  # the Mem itself was given, not an array on it
             spec = ports.specs[port]
@@ -235,7 +231,8 @@ def check_arguments(
 def _check_inputs(
     ports: Ports, memory: ContextMemory, inputs: Values | None, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
-    if inputs is not None and not isinstance(inputs, Mapping):
+    # A dictionary is a mapping: the question takes longer.
+    if inputs is not None and type(inputs) is not dict and not isinstance(inputs, Mapping):
         _refuse(f"inputs is {type_in_words(inputs)}; expected a mapping from tensor to value", _ARGUMENT)
     if not inputs:
         if ports.required_inputs or inputs is not None:
@@ -266,7 +263,7 @@ def _check_inputs(
 def _check_outputs(
     ports: Ports, memory: ContextMemory, outputs: Values, arguments: Arguments, sizes: dict[int, Shape]
 ) -> None:
-    if not isinstance(outputs, Mapping):
+    if type(outputs) is not dict and not isinstance(outputs, Mapping):
         _refuse(f"outputs is {type_in_words(outputs)}; expected a mapping from tensor to buffer", _ARGUMENT)
     if not outputs:
         _refuse("outputs is empty; pass None to have them allocated", _ARGUMENT)
@@ -348,7 +345,7 @@ def _check_type(spec: TensorSpec, array: Array, role: str) -> None:
             f"{role} {spec.name!r} is {array.dtype}; expected {spec.dtype.numpy} ({spec.dtype.short})",
             _TENSOR,
         )
-    if array.ndim != spec.rank:
+    if array.ndim != len(spec.shape):
         _refuse(f"{role} {spec.name!r} has shape {list(array.shape)}; expected {list(spec.shape)}", _TENSOR)
 
 

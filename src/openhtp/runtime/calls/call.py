@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from openhtp.core import tidying
 from openhtp.core.enumerations import ProfileLevel
 from openhtp.core.errors import ExecutionError, QnnError
-from openhtp.core.telling import warn_once
+from openhtp.core.telling import is_told, warn_once
 from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.arguments import Arguments
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _BASIC = int(ProfileLevel.BASIC)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Call:
     """Created once all arguments are checked. ``finish`` gives back everything it holds; twice does no harm.
 
@@ -58,20 +58,43 @@ class Call:
     notify: Notify | None
     notify_param: object
     synchronous: bool
-    bound: Shortcut | None = None
-    link: Link = field(init=False)
-    notifier: Notifier = field(init=False)
-    niceness: int = field(init=False)
-    timeout_at: int = field(default=0, init=False)  # 0: never
-    sent_ns: int = field(default=0, init=False)
-    execution: Execution | None = field(default=None, init=False)
-    targets: tuple[Target, ...] = field(default=(), init=False)  # plain arrays that it writes, as others see them
-    _slot: Slot | None = field(default=None, init=False)
-    _pool: SlotPool | None = field(default=None, init=False)
+    bound: Shortcut | None
+    link: Link
+    notifier: Notifier
+    niceness: int
+    timeout_at: int  # 0: never
+    sent_ns: int
+    execution: Execution | None
+    targets: tuple[Target, ...]  # plain arrays that it writes, as others see them
+    _slot: Slot | None
+    _pool: SlotPool | None
 
-    def __post_init__(self) -> None:
-        self.link, self.notifier = self.callee.link, self.callee.notifier
-        self.niceness = 0 if self.notify is None else own_niceness()
+    def __init__(
+        self,
+        *,
+        callee: Callee,
+        arguments: Arguments,
+        caller: object,
+        called_ns: int,
+        deadline_at: int,
+        profile: Sheet | None,
+        signal: Interrupt | None,
+        notify: Notify | None,
+        notify_param: object,
+        synchronous: bool,
+        bound: Shortcut | None = None,
+    ) -> None:
+        # Written out, as a generated __init__ would need a second function for what follows from the callee.
+        self.callee, self.arguments, self.caller = callee, arguments, caller
+        self.called_ns, self.deadline_at = called_ns, deadline_at
+        self.profile, self.signal = profile, signal
+        self.notify, self.notify_param = notify, notify_param
+        self.synchronous, self.bound = synchronous, bound
+        self.link, self.notifier = callee.link, callee.notifier
+        self.niceness = 0 if notify is None else own_niceness()
+        self.timeout_at = self.sent_ns = 0
+        self.execution = self._slot = self._pool = None
+        self.targets = ()
 
     @property
     def graph_name(self) -> str:
@@ -99,7 +122,7 @@ class Call:
     def hold_memory(self) -> bytes:
         """Take a shared slot for raw data; returns the bindings of all ports for the frame."""
         arguments = self.arguments
-        if not arguments.raw_inputs and not arguments.raw_outputs:
+        if not arguments.raw_count:
             return self._pack_mixed(None) if arguments.dims else arguments.packed
         pool = self._pool = self.callee.bindings.slot_pool(arguments.batch)
         slot = self._slot = pool.take(self)
@@ -111,8 +134,9 @@ class Call:
         """Copy raw inputs into the slot."""
         slot = self._slot
         if slot is not None:
+            arrays = self._slot_arrays(slot)
             for port, array in self.arguments.raw_inputs.items():
-                np.copyto(self._slot_view(slot, port), array)
+                arrays[port][...] = array
 
     def sent(self, job: int) -> None:
         """The device has the execution, or soon will: from now on the signal can reach it."""
@@ -122,17 +146,16 @@ class Call:
     def collect_outputs(self) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name: registered ones as they lie, raw ones copied out of the slot."""
         callee, arguments, slot = self.callee, self.arguments, self._slot
-        outputs = arguments.registered_outputs(callee.ports)
+        outputs = arguments.registered_outputs(callee.ports) if arguments.registered else {}
         if not arguments.raw_outputs:
             return outputs
-        specs = callee.ports.specs
+        specs, arrays = callee.ports.specs, [] if slot is None else self._slot_arrays(slot)
         for port, target in arguments.raw_outputs.items():
             if self.bound is not None:
                 assert target is not None  # a shortcut has all arrays
                 outputs[specs[port].name] = target
                 continue
-            assert slot is not None
-            view = self._slot_view(slot, port)
+            view = arrays[port]
             if target is None:
                 outputs[specs[port].name] = view.copy()
             else:
@@ -195,13 +218,15 @@ class Call:
         dims = [arguments.dims.get(item.port, specs[item.port].shape) for item in bindings]
         return frames.pack_bindings(bindings, dims)
 
-    def _slot_view(self, slot: Slot, port: int) -> npt.NDArray[Any]:
-        whole = slot.arrays[port]
-        shape = self.arguments.dims.get(port)
-        if shape is None:
-            return whole
+    def _slot_arrays(self, slot: Slot) -> list[npt.NDArray[Any]]:
+        dims = self.arguments.dims
+        if not dims:
+            return slot.arrays
         # A smaller tensor lies packed at the start of its room in the slot.
-        return whole.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        return [
+            whole.reshape(-1)[: int(np.prod(dims[port]))].reshape(dims[port]) if port in dims else whole
+            for port, whole in enumerate(slot.arrays)
+        ]
 
 
 def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
@@ -214,17 +239,18 @@ def send(call: Call, way: Callable[[Call], Execution]) -> Execution:
         raise
 
 
-def _tell_what_gains(call: Call, level: int) -> None:
+# Asynchronous executions that gain nothing by the documents.
+_RAW = ("async gain", "of tensors that do not lie in registered memory")
+_PROFILED = ("async gain", "with a profile above the basic level")
+
+
+def _tell_what_gains(key: tuple[str, str]) -> None:
     """Say once that the documents see no gain in such asynchronous executions; here they gain, too."""
-    for what, excepted in (
-        ("of tensors that do not lie in registered memory", bool(call.arguments.raw_count)),
-        ("with a profile above the basic level", level > _BASIC),
-    ):
-        if excepted:
-            words = (
-                f"on the HTP, asynchronous executions {what} are no faster than synchronous ones; here they may be"
-            )
-            warn_once(log, ("async gain", what), words, logging.INFO)
+    if not is_told(key):
+        words = (
+            f"on the HTP, asynchronous executions {key[1]} are no faster than synchronous ones; here they may be"
+        )
+        warn_once(log, key, words, logging.INFO)
 
 
 def enqueue(call: Call) -> Execution:
@@ -232,15 +258,18 @@ def enqueue(call: Call) -> Execution:
     link, profile = call.link, call.profile
     timeout_at = call.hold_handles()
     level = 0 if profile is None else profile.level
-    order, arguments = link.data_order, call.arguments
-    if not call.synchronous and (arguments.raw_count or level > _BASIC):
-        _tell_what_gains(call, level)
+    order, arguments, synchronous = link.data_order, call.arguments, call.synchronous
+    if not synchronous and arguments.raw_count:
+        _tell_what_gains(_RAW)
+    if not synchronous and level > _BASIC:
+        _tell_what_gains(_PROFILED)
     earlier: list[Execution] | None = None
-    if arguments.has_raw_targets or not order.is_simple or (arguments.raw_inputs and order.registered):
-        earlier = order.enter(call)
-    elif arguments.written and not call.synchronous:
-        order.registered[call] = None  # the same, for most calls
+    is_simple = order.is_simple
+    if not is_simple or (arguments.raw_inputs and order.registered):
+        earlier = order.earlier(call)
     if call.bound is not None:
+        if not synchronous:
+            order.note(call)
         execution = Execution(link.next_job(), call)
         if earlier:
             _delay(call, earlier, functools.partial(call.bound.submit, execution, call, timeout_at, level))
@@ -253,7 +282,7 @@ def enqueue(call: Call) -> Execution:
     execution = Execution(link.next_job(), call)
     head = frames.EXECUTE_HEAD.pack(
         frames.EXECUTE,
-        (frames.FLAG_DIMS if arguments.dims else 0) | (frames.FLAG_WAITED if call.synchronous else 0),
+        (frames.FLAG_DIMS if arguments.dims else 0) | (frames.FLAG_WAITED if synchronous else 0),
         arguments.count,
         call.callee.number,
         arguments.batch,
@@ -262,17 +291,25 @@ def enqueue(call: Call) -> Execution:
         timeout_at,
         call.deadline_at,
     )
+    frame = head + packed
     if earlier:
-        _delay(call, earlier, functools.partial(_send_late, call, head + packed))
+        if not synchronous:
+            order.note(call)
+        _delay(call, earlier, functools.partial(_send_late, call, frame))
         return execution
     if arguments.raw_inputs:
         call.copy_inputs()
     if profile is not None:
         call.sent_ns = link.now()
-    if not call.synchronous:
-        link.submit(execution, head + packed, call.sent)
-    elif profile is not None or call.signal is not None or not link.run_here(execution, head + packed):
-        link.run(execution, head + packed, call.sent)
+    if synchronous:
+        if profile is not None or call.signal is not None or not link.run_here(execution, frame):
+            link.run(execution, frame, call.sent)
+    elif not link.run_here(execution, frame, if_short=True):
+        if arguments.has_raw_targets or not is_simple:
+            order.note(call)
+        elif arguments.written:
+            order.registered[call] = None  # the same, for most calls
+        link.submit(execution, frame, call.sent)
     return execution
 
 

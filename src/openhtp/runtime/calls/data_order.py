@@ -59,25 +59,21 @@ class DataOrder:
 
     @property
     def is_simple(self) -> bool:
-        """Whether a call on registered memory alone need not ``enter``, but only be noted in ``registered``."""
+        """Whether only calls in ``registered`` write anything, and a call on registered memory waits for none."""
         return not self._targets and not self.delayed and self._in_order
 
-    def enter(self, call: Call) -> list[Execution] | None:
-        """Note a call that is about to be sent, and return the executions that it has to wait for, if any."""
-        arguments, earlier = call.arguments, None
-        if self._targets or self.registered or not self.is_simple:
-            earlier = self._earlier(call)
-        if not call.synchronous:
-            if arguments.written or not self._in_order:
-                self.registered[call] = None
-            for begin, end in arguments.written_raw:
-                # Each goes in, and out, in one step of the interpreter: no thread sees a part of it.
-                target = (begin, next(self._numbers), end, call)
-                if end - begin > self._longest:
-                    self._longest = end - begin
-                call.targets = (*call.targets, target)
-                bisect.insort(self._targets, target)
-        return earlier
+    def note(self, call: Call) -> None:
+        """Note what an asynchronous call writes that is about to be sent."""
+        arguments = call.arguments
+        if arguments.written or not self._in_order:
+            self.registered[call] = None
+        for begin, end in arguments.written_raw:
+            # Each goes in, and out, in one step of the interpreter: no thread sees a part of it.
+            target = (begin, next(self._numbers), end, call)
+            if end - begin > self._longest:
+                self._longest = end - begin
+            call.targets = (*call.targets, target)
+            bisect.insort(self._targets, target)
 
     def leave(self, call: Call) -> None:
         """Forget a call that is over and has written everything to plain arrays; a second call does nothing."""
@@ -89,7 +85,8 @@ class DataOrder:
         if not self._targets:
             self._longest = 0
 
-    def _earlier(self, call: Call) -> list[Execution]:
+    def earlier(self, call: Call) -> list[Execution]:
+        """The executions for whose end a call that is about to be sent has to wait."""
         arguments, is_copied = call.arguments, call.bound is None
         earlier: dict[Call, None] = {}
         if not self._in_order:

@@ -88,7 +88,8 @@ class Execution:
 
         Raises TimeoutError if ``timeout`` seconds pass first; the execution then goes on.
         """
-        self._wait(timeout)
+        if self._call is not None or timeout is not None:
+            self._wait(timeout)
         if self._error is not None:
             raise self._error
         assert self._outputs is not None

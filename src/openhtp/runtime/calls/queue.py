@@ -118,10 +118,15 @@ class Places:
             if self._closed is not None:
                 raise self._closed()
             is_free = len(self._held) < self.depth and not self.waiters
-            if not is_free or (self._is_behind() and not _is_urgent(holder) and not self._is_stuck()):
+            # Nothing is untold in most calls, which then need not ask further.
+            may_be_behind = self._untold or self._notices or self._held_back
+            if not is_free or (
+                may_be_behind and self._is_behind() and not _is_urgent(holder) and not self._is_stuck()
+            ):
                 return False
             self._held.add(holder)
-        self._report()
+        if self._let_through:
+            self._report()
         return True
 
     def take(

@@ -156,7 +156,7 @@ class _FaultyLink:
         """The same for one that was delayed, on a thread that may wait: this one completes executions."""
         OwnThread(self.submit, execution, frame, sent, name="openhtp-fault").start()
 
-    def run_here(self, execution: Execution, frame: bytes) -> bool:
+    def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
         """An execution meets its fault where it is sent."""
         return False
 

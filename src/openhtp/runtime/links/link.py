@@ -97,8 +97,11 @@ class Link(Protocol):
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""
 
-    def run_here(self, execution: Execution, frame: bytes) -> bool:
-        """Compute an execution on this thread, if the device is here and idle; otherwise return False."""
+    def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
+        """Compute an execution on this thread, if the device is here and idle; otherwise return False.
+
+        With ``if_short``, only one that takes less time than handing it to another thread: it is asynchronous.
+        """
 
     def shortcut(self, graph: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Shortcut | None:
         """A way to compute a graph on these arrays without a queue; None if the link has none."""

@@ -131,7 +131,7 @@ class LocalLink:
         self.submit(execution, frame, sent)
         self.wait_for(execution, None)
 
-    def run_here(self, execution: Execution, frame: bytes) -> bool:
+    def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
         """Every execution is queued, as time only moves with the loop."""
         return False
 

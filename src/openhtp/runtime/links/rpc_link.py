@@ -271,7 +271,7 @@ class RpcLink:
         finally:
             duct.sock.close()
 
-    def run_here(self, execution: Execution, frame: bytes) -> bool:
+    def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
         """False: nothing is computed in this process."""
         return False
 

@@ -77,15 +77,7 @@ class ThreadLink(RpcLink):
     # Executions
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution to the loop, or compute it here if that takes less time."""
-        if not self.run_here(execution, frame, if_short=True):
-            self._hand_over(execution, frame, sent)
-
-    def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """Hand an execution that was delayed to the loop, perhaps on the loop's own thread."""
-        self._hand_over(execution, frame, sent)
-
-    def _hand_over(self, execution: Execution, frame: bytes, sent: Sent) -> None:
+        """Hand an execution to the loop, perhaps on the loop's own thread."""
         executions = self._core.executions
         session = self._take_on(execution)
         self._core.post(lambda: executions.execute_handed(session, self._reports, frame))
@@ -118,7 +110,7 @@ class ThreadLink(RpcLink):
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Hand an execution, which could not be computed here, to the loop and wait for its end."""
-        self._hand_over(execution, frame, sent)
+        self.submit(execution, frame, sent)
         block(execution, None)
 
     def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:

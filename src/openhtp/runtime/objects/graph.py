@@ -360,8 +360,11 @@ class Graph:
         callee = self.loaded.callee
         link = callee.link
         called_ns = link.now()
-        check_handle("profile", profile, Profile)
-        check_handle("signal", signal, Signal)
+        # Most calls have neither; a check of None would only take time.
+        if profile is not None:
+            check_handle("profile", profile, Profile)
+        if signal is not None:
+            check_handle("signal", signal, Signal)
         call = Call(
             callee=callee,
             arguments=callee.bindings.arguments(inputs, outputs),
