@@ -25,7 +25,8 @@ from openhtp.core.dtype import DType
 from openhtp.core.enumerations import MemType
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import SignalOption
-from openhtp.core.tensor import TensorKind, TensorSpec
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import DataFormat, TensorKind, TensorSpec
 from openhtp.runtime.calls.bound_call import CopiedCall
 from openhtp.testing import hold, release
 from openhtp.vendor.backend import LibraryBackend, LibraryDevice
@@ -311,6 +312,19 @@ def test_a9_a_tensor_that_is_input_and_output_is_refused_in_words(
     x, y = rooms(graph)
     assert graph.execute([x], [y]) == 0
     assert not graph.library.has_capability(519)
+
+
+def test_a_graph_that_is_not_supported_is_an_error_in_the_log(
+    context: LibraryContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients ask whether nodes are supported; whoever finalizes a graph wants it."""
+    byte = dataclasses.replace(X, dtype=DType.UFIXED_POINT_8, shape=(256, 256), quant=ScaleOffset(0.1, -128))
+    cache = dataclasses.replace(byte, data_format=DataFormat.HMX_WEIGHT_LAYOUT)
+    y = dataclasses.replace(byte, name="y", kind=TensorKind.APP_READ)
+    graph = RawGraph(context, (cache, y), [OpCall("Relu", "relu", (cache,), (y,))], finalize=False)
+    with caplog.at_level(logging.ERROR, "openhtp.capi"):
+        assert graph.ask("graphFinalize", 0, 0) == 1000
+    assert "graphFinalize" in caplog.text
 
 
 def test_a9_what_is_written_may_lie_where_the_input_is(context: LibraryContext) -> None:

@@ -24,6 +24,7 @@ Answer = Callable[..., Any]
 
 # Descriptors, threads or processes: the client has them, or others have.
 _USED_UP = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+_IN_EARNEST = ("graphFinalize", "graphExecute", "memRegister")
 
 # First numbers of the tables, as in native/stub.c.
 _TABLES = ((0, CORE), (128, SYSTEM), (192, POWER))
@@ -128,8 +129,8 @@ def _code(name: str, error: QnnError, invalid: Status) -> int:
     status = error.status
     if isinstance(error, InvalidArgument) and status is st.QNN_COMMON_ERROR_INVALID_ARGUMENT:
         status = invalid
-    # Clients try out what is supported, but nobody executes a graph or registers memory to find out.
-    is_tried = isinstance(error, UnsupportedError) and not name.startswith(("graphExecute", "memRegister"))
+    # Clients try out what is supported, but with none of these functions.
+    is_tried = isinstance(error, UnsupportedError) and not name.startswith(_IN_EARNEST)
     level = logging.INFO if is_tried else logging.ERROR
     where = f" [{', '.join(reversed(error.context))}]" if error.context else ""
     log.log(level, "%s: %s%s (%s, %d)", name, error.message, where, status.name, status.code)
