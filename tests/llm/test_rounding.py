@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from openhtp import llm
 from openhtp.core.errors import InvalidArgument
 from openhtp.llm.balancing import Extent
-from openhtp.llm.model import Thin
+from openhtp.llm.model import KEY_CENTRE, Thin
 from openhtp.llm.quantizing import Levels, calibrate, calibration_windows, made_up_for
 
+CONTEXT = 256
 TEXT = [3, 90, 17, 17, 4, 60, 8, 33, 71, 2, 45, 12]
 
 
@@ -23,31 +26,77 @@ def uneven() -> llm.Llama:
     return model
 
 
-def test_a_balanced_model_computes_the_same_with_even_keys_and_values() -> None:
+def seen(model: llm.Llama, *, centred: bool = True) -> Extent:
+    extent = Extent(model.config, CONTEXT, centred=centred)
+    model.forward(TEXT, watch=extent.watch())
+    return extent
+
+
+def largest(extent: Extent, name: str) -> np.ndarray:
+    low, high = extent.span(name)
+    sizes = np.maximum(-low, high)
+    # One of a pair of keys may be the smaller one by far.
+    return sizes if name.endswith("value") else np.maximum(*np.split(sizes, 2, axis=1))
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_balanced_model_computes_the_same_with_even_keys_and_values(centred: bool) -> None:
     model = uneven()
-    before, after = Extent(), Extent()
-    logits, _ = model.forward(TEXT, watch=before.watch())
-    balance = before.balance(model)
+    before = seen(model, centred=centred)
+    balance = before.balance(model).with_even_columns(model)
     even = balance.of_model(model)
-    found, _ = even.forward(TEXT, watch=after.watch())
-    np.testing.assert_allclose(found, logits, atol=2e-3)
-    for name, largest in after._largest.items():
-        # One of a pair of keys may be the smaller one by far.
-        spread = largest if name.endswith("value") else np.maximum(*np.split(largest, 2, axis=1))
-        assert spread.max() / spread.min() < 1.3
-        assert before._largest[name].max() / np.median(before._largest[name]) > 8
+    np.testing.assert_allclose(shares(even), shares(model), atol=1e-5)
+    assert (f"layers.0.{KEY_CENTRE}" in even.weights) == centred
+    after = seen(even, centred=centred)
+    for name in ("layers.0.key", "layers.0.value", "layers.1.key", "layers.1.value"):
+        sizes = largest(after, name)
+        # The keys of each place are turned from centred ones here, so some centres are seen turned.
+        if not centred or name.endswith("value"):
+            assert sizes.max() / sizes.min() < 1.3
+        assert largest(before, name).max() / np.median(largest(before, name)) > 8
+
+
+def shares(model: llm.Llama) -> np.ndarray:
+    logits = model.forward(TEXT)[0].astype(np.float64)
+    power = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(power / power.sum(axis=-1, keepdims=True))
+
+
+def test_a_centre_makes_the_range_of_constant_keys_small_in_every_place() -> None:
+    model = uneven()
+    # The slowest pair of each head, far from zero in one direction: it hardly turns within the context.
+    model.config = dataclasses.replace(model.config, biases=("wk",))
+    for layer in (0, 1):
+        bias = np.zeros(128, np.float32)
+        bias[[31, 63, 95, 127]] = 400.0
+        model.weights[f"layers.{layer}.wk_bias"] = bias
+    plain, centred = (seen(model, centred=centred).balance(model) for centred in (False, True))
+    assert centred.of_model(model).forward(TEXT)[0] == pytest.approx(model.forward(TEXT)[0], abs=2e-3)
+    steps = []
+    for balance in (plain, centred):
+        even = balance.of_model(model)
+        keys = even.forward(TEXT * (CONTEXT // len(TEXT)))[1].keys[0]
+        low, high = balance.key_ranges["layers.0.key"]
+        assert low * 1.05 < keys.min(), "in every place"
+        assert keys.max() < high * 1.05
+        steps.append(high / balance.rows["layers.0.wk"][31])  # of the slow pair, in the model's own terms
+    assert steps[1] < steps[0] / 4
+
+
+def test_bounded_scores_have_no_centre() -> None:
+    model = llm.Llama(layers=1, hidden=64, heads=2, kv_heads=1, head_dim=64, vocab=96, ffn=96, attention_cap=30.0)
+    assert not seen(model).balance(model).centres
 
 
 def test_adapters_are_balanced_with_their_weights() -> None:
     model, rng = uneven(), np.random.default_rng(0)
-    extent = Extent()
-    model.forward(TEXT, watch=extent.watch())
-    balance = extent.balance(model)
+    balance = seen(model).balance(model).with_even_columns(model)
+    sizes = {"wq": (256, 64), "wk": (128, 64), "wv": (128, 64), "wo": (64, 256), "up": (96, 64), "down": (64, 96)}
     added = {
         f"layers.1.{name}": Thin(
             rng.normal(size=(4, columns)).astype(np.float32), 0.1 * rng.normal(size=(rows, 4)).astype(np.float32)
         )
-        for name, rows, columns in (("wq", 256, 64), ("wk", 128, 64), ("wv", 128, 64), ("wo", 64, 256))
+        for name, (rows, columns) in sizes.items()
     }
     other = {name: balance.of_thin(name, thin) for name, thin in added.items()}
     expected, _ = model.forward(TEXT, added=added)

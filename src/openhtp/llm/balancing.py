@@ -3,31 +3,43 @@
 A layer's cache has one scale, and a few of its channels are several times larger than the others, which then have
 few steps left. Attention multiplies keys with queries, so a key can be divided by a factor if its query is
 multiplied by it. The two elements of a rotation need the same factor. Values are added up and multiplied by the
-output matrix, whose columns take the factors. Only weights are changed.
+output matrix, whose columns take the factors.
+
+Some elements of keys are nearly the same in all places of a text, far from zero. One point is taken from all keys
+of a layer: it adds the same to all scores of a query, which their shares do not show. Keys turn from place to
+place, so their ranges are those of every place in the context, wherever the text had them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from openhtp.llm.adapter import Adapter
-from openhtp.llm.model import Array, Llama, Thin, Watch
+from openhtp.llm.config import LlamaConfig
+from openhtp.llm.model import KEY_CENTRE, Array, Llama, Thin, Watch
+from openhtp.llm.quantizing import Range, Ranges
 
-# By how much an element may exceed its largest value in the text before it limits all the others.
+# By how much an element of the values may exceed its largest one in the text before it limits all the others.
 _ROOM = 1.2
+# The places that each key of the text is turned to, besides its own.
+_TURNS = 32
+# How much of the difference between the columns of ``down`` is taken away.
+_EVENNESS = 0.5
 # The factor of an element that is never used is bounded.
 _LEAST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Balance:
-    """Factors of rows and columns of weights."""
+    """Factors of rows and columns of weights, the centres of keys, and the ranges that keys then have."""
 
     rows: Mapping[str, Array]
     columns: Mapping[str, Array]
+    centres: Mapping[str, Array]
+    key_ranges: Ranges
 
     def of_model(self, model: Llama) -> Llama:
         """The same model in other weights."""
@@ -41,7 +53,15 @@ class Balance:
                 weights[f"{name}_bias"] = weights[f"{name}_bias"] * factors
         for name, factors in self.columns.items():
             weights[name] = weights[name] * factors
-        return Llama.of(model.config, weights, tokenizer=model.tokenizer)
+        return Llama.of(model.config, {**weights, **self.centres}, tokenizer=model.tokenizer)
+
+    def with_even_columns(self, model: Llama) -> Balance:
+        """Also factors of the columns of ``down``, whose inputs take them from ``up``."""
+        rows, columns = dict(self.rows), dict(self.columns)
+        for layer in range(model.config.layers):
+            factors = _column_factors(model.weights[f"layers.{layer}.down"])
+            rows[f"layers.{layer}.up"], columns[f"layers.{layer}.down"] = 1.0 / factors, factors
+        return dataclasses.replace(self, rows=rows, columns=columns)
 
     def of_adapter(self, adapter: Adapter) -> Adapter:
         """The same adapter beside those weights."""
@@ -56,31 +76,58 @@ class Balance:
 
 
 class Extent:
-    """The largest value of each element of keys and values, found by watching every tensor."""
+    """How far each element of keys and values goes, found by watching every tensor of texts from place 0 on."""
 
-    def __init__(self) -> None:
-        self._largest: dict[str, Array] = {}
+    def __init__(self, config: LlamaConfig, context: int, *, centred: bool) -> None:
+        """``centred``: keys may have a point taken from them; bounded scores would show it."""
+        self._config = config
+        self._context = context
+        self._centred = centred and config.attention_cap is None
+        self._spans: dict[str, tuple[Array, Array]] = {}
 
     def watch(self) -> Watch:
         """What the model is run with."""
 
         def seen(name: str, values: Array) -> Array:
-            if name.endswith((".key", ".value")):
-                peaks = np.abs(values).max(axis=1)
-                self._largest[name] = np.maximum(self._largest.get(name, peaks), peaks)
+            if name.endswith(".value"):
+                self._note(name, values)
+            elif name.endswith(".key"):
+                for turned in self._elsewhere(values):
+                    self._note(name, turned)
             return values
 
         return seen
 
+    def span(self, name: str) -> tuple[Array, Array]:
+        """The least and the largest value of each element."""
+        return self._spans[name]
+
+    def _note(self, name: str, values: Array) -> None:
+        low, high = values.min(axis=1), values.max(axis=1)
+        known = self._spans.get(name, (low, high))
+        self._spans[name] = np.minimum(known[0], low), np.maximum(known[1], high)
+
+    def _elsewhere(self, keys: Array) -> Iterator[Array]:
+        """Keys [kv_heads, tokens, head_dim] as they would be in other places of the context."""
+        last = max(0, self._context - keys.shape[1])
+        first, second = np.split(keys, 2, axis=-1)
+        for begin in sorted({last * turn // _TURNS for turn in range(_TURNS + 1)}):
+            cos, sin = self._config.rotations(begin, 1, self._context)
+            yield np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
     def balance(self, model: Llama) -> Balance:
         """Factors that make all elements of a layer's keys, and of its values, about equally large."""
-        config = model.config
+        config = self._config
         shared = config.heads // config.kv_heads
         rows: dict[str, Array] = {}
         columns: dict[str, Array] = {}
+        centres: dict[str, Array] = {}
+        ranges: dict[str, Range] = {}
         for layer in range(config.layers):
             prefix = f"layers.{layer}."
-            first, second = np.split(self._largest[f"{prefix}key"], 2, axis=1)
+            low, high = self._spans[f"{prefix}key"]
+            centre = (low + high) / 2 if self._centred else np.zeros_like(low)
+            first, second = np.split(np.maximum(high - centre, centre - low), 2, axis=1)
             pair = np.maximum(first, second)
             if config.qk_norm:
                 # A norm undoes what the matrix before it does; its weights are common to all heads.
@@ -91,25 +138,49 @@ class Extent:
                 keys = _shares(np.concatenate([pair, pair], axis=1))
                 rows[f"{prefix}wk"] = 1.0 / keys.reshape(-1)
                 rows[f"{prefix}wq"] = np.repeat(keys, shared, axis=0).reshape(-1)
-            values = _shares(self._largest[f"{prefix}value"])
+            most = float((np.concatenate([pair, pair], axis=1) / keys).max())
+            ranges[f"{prefix}key"] = (-most, most)
+            if self._centred:
+                centres[f"{prefix}{KEY_CENTRE}"] = np.asarray(centre / keys, np.float32)
+            low, high = self._spans[f"{prefix}value"]
+            values = _shares(np.maximum(-low, high), _ROOM)
             rows[f"{prefix}wv"] = 1.0 / values.reshape(-1)
             columns[f"{prefix}wo"] = np.repeat(values, shared, axis=0).reshape(-1)
-        return Balance(rows, columns)
+        return Balance(rows, columns, centres, ranges)
 
 
-def _shares(largest: Array) -> Array:
+def _shares(largest: Array, room: float = 1.0) -> Array:
     """Each element as a share of the largest one; elements near the largest get 1."""
     most = max(float(largest.max()), 1e-12)
-    return np.asarray(np.clip(largest * (_ROOM / most), _LEAST, 1.0), np.float32)
+    return np.asarray(np.clip(largest * (room / most), _LEAST, 1.0), np.float32)
+
+
+def _column_factors(matrix: Array) -> Array:
+    """Factors of columns that make those smaller whose weights limit the steps of their rows."""
+    shares = np.abs(matrix) / np.maximum(np.abs(matrix).max(axis=1, keepdims=True), 1e-12)
+    factors = np.maximum(shares.max(axis=0), _LEAST) ** -_EVENNESS
+    return np.asarray(factors / np.exp(np.log(factors).mean()), np.float32)
 
 
 def balanced(
-    model: Llama, adapters: Sequence[Adapter], runs: Sequence[Mapping[str, Thin]], windows: Sequence[Sequence[int]]
-) -> tuple[Llama, list[Adapter]]:
-    """The model and its adapters with even keys and values, measured on some text; ``runs`` as for ranges."""
-    extent = Extent()
+    model: Llama,
+    adapters: Sequence[Adapter],
+    runs: Sequence[Mapping[str, Thin]],
+    windows: Sequence[Sequence[int]],
+    *,
+    context: int,
+    wide: bool,
+) -> tuple[Llama, list[Adapter], Ranges]:
+    """The model and its adapters with even keys and values, measured on some text, and the ranges of keys.
+
+    ``runs`` as for ranges. ``wide``: activations have steps to spare, so keys can be centred, and the inputs of
+    ``down`` may be uneven.
+    """
+    extent = Extent(model.config, context, centred=wide)
     for added in runs or ({},):
         for ids in windows:
             model.forward(ids, watch=extent.watch(), added=added)
     balance = extent.balance(model)
-    return balance.of_model(model), [balance.of_adapter(adapter) for adapter in adapters]
+    if wide:
+        balance = balance.with_even_columns(model)
+    return balance.of_model(model), [balance.of_adapter(adapter) for adapter in adapters], balance.key_ranges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -128,10 +129,12 @@ def _quantized(
     windows = calibration_windows(model, calibration, min(about.contexts[-1], _WINDOW), report)
     room = plan_for(adapters) if adapters else None
     _tell(progress, "making keys and values even", 0.0)
-    model, adapters = balanced(model, adapters, _runs(room, adapters, model), windows)
+    runs, wide = _runs(room, adapters, model), precision_named(about.precision).activation.bits == 16
+    model, adapters, key_ranges = balanced(model, adapters, runs, windows, context=about.contexts[-1], wide=wide)
     room = plan_for(adapters) if adapters else None
     report = functools.partial(_tell, progress, "calibrating")
     seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=report)
+    seen = dataclasses.replace(seen, ranges={**seen.ranges, **key_ranges})
     binaries, ends = _binaries(model, about, seen, room, progress)
     precision = precision_named(about.precision)
     sections = {} if room is None else _sections(room, adapters, model, precision, ends)

@@ -23,7 +23,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
-from openhtp.llm.model import Llama, product_factor
+from openhtp.llm.model import KEY_CENTRE, Llama, product_factor
 from openhtp.llm.quantizing import FIXED, Levels, Precision, Range, Ranges, activation_encoding, kv_encoding
 
 # Masked scores are this much lower than any other, or more: their share rounds to nothing.
@@ -195,7 +195,7 @@ class _Part:
         k = self._in_heads("k", self._linear("k", x, "wk"), config.kv_heads)
         if config.qk_norm:
             q, k = self._norm("q_norm", q), self._norm("k_norm", k)
-        q, k = self._rotated("q", q), self._rotated("k", k)
+        q, k = self._rotated("q", q), self._centred(self._rotated("k", k))
         v = self._in_heads("v", self._linear("v", x, "wv"), config.kv_heads)
         old = [self._updated("key", layer, keys, k), self._updated("value", layer, values, v)]
         heads = [self._attention(head, q, old) for head in range(config.heads)]
@@ -212,6 +212,17 @@ class _Part:
         if config.post_norms:
             result = self._norm("ffn_post_norm", result)
         return self._binary("after_ffn", "ElementWiseAdd", hidden, result)
+
+    def _centred(self, keys: TensorSpec) -> TensorSpec:
+        """Rotated keys less their centre, if they have one."""
+        name = self._name(KEY_CENTRE)
+        centre = self._model.weights.get(name)
+        if centre is None:
+            return keys
+        quant = activation_encoding((float(centre.min()), float(centre.max())), self._dtype)
+        stored = quant.quantize(centre[None, :, None], *self._dtype.integer_range).astype(self._dtype.numpy)
+        point = self._scribe.constant(name, stored, self._dtype, quant)
+        return self._binary("k_centred", "ElementWiseSubtract", keys, point)
 
     def _activated(self, gate: TensorSpec) -> TensorSpec:
         if self._config.activation == "gelu_tanh":

@@ -20,6 +20,8 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.llm.config import LlamaConfig
 
 Array = npt.NDArray[np.float32]
+# A point [kv_heads, head_dim] that is taken from a layer's rotated keys, if its weights have one.
+KEY_CENTRE = "key_centre"
 # Gets each tensor with its name; the model goes on with the tensor that it returns.
 Watch = Callable[[str, Array], Array]
 
@@ -246,7 +248,11 @@ class _Pass:
             q = seen("q_norm_out", rms_norm(q, weight("q_norm") * factor, config.eps))
             k = seen("k_norm_out", rms_norm(k, weight("k_norm"), config.eps))
         q = self._rotated(seen, "q", q)
-        new_k = seen("key", self._rotated(seen, "k", k))
+        k = self._rotated(seen, "k", k)
+        centre = self.model.weights.get(f"{prefix}{KEY_CENTRE}")
+        if centre is not None:
+            k = seen("k_centred", k - np.tile(centre, (len(k) // len(centre), 1))[:, None])
+        new_k = seen("key", k)
         new_v = seen("value", self._in_heads(linear("v", x, "wv"), config.kv_heads))
         keys = np.concatenate([keys, new_k], axis=1)
         values = np.concatenate([values, new_v], axis=1)
