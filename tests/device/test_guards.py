@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.device import core as core_module, executions as executions_module
+from openhtp.device.answers import unexpected
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.requests import graphs as graph_requests
 from openhtp.device.server import Server
@@ -236,3 +239,9 @@ def test_dropping_a_client_that_cannot_be_removed(
     settled(server)
     server.core.loop.scheduler.check()
     assert len(server.core.sessions) == 1
+
+
+def test_a_device_that_has_used_up_its_descriptors_is_no_bug() -> None:
+    error = unexpected("LoadGraphs", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert (type(error), error.code) == (htp.ResourceError, 1010)
+    assert isinstance(unexpected("LoadGraphs", OSError(errno.ENOENT, "gone")), htp.InternalError)

@@ -7,14 +7,13 @@ that is passed by value) and returns nothing for success, or a code.
 from __future__ import annotations
 
 import _thread
-import errno
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from openhtp.abi.tables import CORE, POWER, SYSTEM, TableEntry
 from openhtp.core import status as st
-from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError
+from openhtp.core.errors import InvalidArgument, InvalidHandle, QnnError, UnsupportedError, is_used_up
 from openhtp.core.status import Status
 from openhtp.runtime.instruments.instrument import news
 
@@ -22,8 +21,6 @@ log = logging.getLogger("openhtp.capi")
 
 Answer = Callable[..., Any]
 
-# Descriptors, threads or processes: the client has them, or others have.
-_USED_UP = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 _IN_EARNEST = ("graphFinalize", "graphExecute", "memRegister")
 
 # First numbers of the tables, as in native/stub.c.
@@ -116,7 +113,7 @@ def _guarded(name: str, entry: TableEntry, answer: Answer) -> Answer:
             log.error("%s: out of memory", name)
             return st.QNN_COMMON_ERROR_MEM_ALLOC.code
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno in _USED_UP:
+            if is_used_up(error):
                 log.error("%s: this process has used up what the system gives it: %s", name, error)
                 return st.QNN_COMMON_ERROR_RESOURCE_UNAVAILABLE.code
             log.exception("%s failed; this is a fault of openhtp", name)

@@ -28,10 +28,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from openhtp.core import status as st
 from openhtp.core.status import Status
+
+# Descriptors, threads or processes: this process has as many as it may, or the system has.
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+
+
+def is_used_up(error: BaseException) -> bool:
+    """Whether an error of the system means that something is used up, which is nobody's bug."""
+    return isinstance(error, OSError) and error.errno in _USED_UP
 
 
 class QnnError(Exception):

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from openhtp.core.errors import InternalError, QnnError
+from openhtp.core.errors import InternalError, QnnError, ResourceError, is_used_up
 from openhtp.rpc import messages as ms
 from openhtp.rpc.shm import SharedBuffer
 
@@ -55,9 +55,11 @@ def in_words(error: BaseException) -> str:
         return type(error).__name__
 
 
-def unexpected(activity: str, error: BaseException) -> InternalError:
+def unexpected(activity: str, error: BaseException) -> QnnError:
     """The error that a client receives when the device's own code broke while working for it."""
     reason = f"{type(error).__name__}: {in_words(error)}"
+    if is_used_up(error):
+        return ResourceError(f"{activity}: the device has used up what the system gives it ({reason})")
     return InternalError(
         f"{activity} failed unexpectedly ({reason}); this is a bug of openhtp, and the device logged it"
     )
