@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from openhtp.core.enumerations import Priority
 from openhtp.estimation import estimate
 from openhtp.planning import load_scenario, optimize, parse_scenario, plan
 from openhtp.planning.load import loads_of, overload
+from openhtp.planning.optimize import worst_run
 from openhtp.planning.parsing import chips_for
+from openhtp.planning.simulate import simulate
 
 DEVICE = "device: {hvx: 1, hmx: 1, vtcm_mb: 1, eviction: 1}\n"
 
@@ -187,3 +192,23 @@ def period_between(slow, fast):
 def test_every_level_can_be_given(level):
     given = scenario([f"{{name: a, priority: {level.name.lower()}}}"], ["{client: a, every: 10, run: 1}"])
     assert given.clients[0].priority is level
+
+
+def test_what_the_slowest_run_waited_for_adds_up() -> None:
+    """Its wait begins when it is asked for, even where its client's queue is full by then."""
+    text = json.dumps(
+        {
+            "unit": "ms",
+            "duration": 2000,
+            "device": {"soc": "SM8650"},
+            "clients": [
+                {"name": "camera", "priority": "high", "deadline": 33, "run": 20},
+                {"name": "faces", "deadline": 50, "run": 25, "depth": 2},
+            ],
+            "events": [{"client": "camera", "every": 33}, {"client": "faces", "every": 50}],
+        }
+    )
+    words = worst_run(simulate(parse_scenario(text)), 1)
+    took, *parts = (float(number.replace(",", "")) for number in re.findall(r"([\d,.]+) ms", words)[1:])
+    assert "its own earlier runs ran for" in words
+    assert sum(parts) == pytest.approx(took, rel=0.02)  # evictions are nobody's run

@@ -298,17 +298,20 @@ def worst_run(run: PlanRun, number: int) -> str:
     asked = ended - figures.worst_ns
     phases = Phases(asked, ended)
     simulate(scenario, phases=phases)
-    mine = [i for i in phases.intervals if i.job == figures.worst_job]
-    waits = [i for i in mine if i.phase is not Phase.RUNNING]
-    ran = sum(i.end_ns - i.start_ns for i in mine if i.phase is Phase.RUNNING)
+    running = [i for i in phases.intervals if i.phase is Phase.RUNNING]
+    mine = sorted((i.start_ns, i.end_ns) for i in running if i.job == figures.worst_job)
+    ran = sum(end - start for start, end in mine)
+    # Whatever it did not run is a wait, from the moment on in which it was asked for: it may stand before a full
+    # queue, where the scheduler does not know of it.
+    starts, ends = [asked, *(end for _, end in mine)], [*(start for start, _ in mine), ended]
+    waits = list(zip(starts, ends, strict=True))
     blockers: dict[int, int] = {}
-    for wait in waits:
-        for other in phases.intervals:
-            if other.phase is not Phase.RUNNING or other.job == figures.worst_job:
-                continue
-            overlap = min(other.end_ns, wait.end_ns) - max(other.start_ns, wait.start_ns)
-            if overlap > 0 and scenario.clients[other.client].core == scenario.clients[number].core:
-                blockers[other.client] = blockers.get(other.client, 0) + overlap
+    for other in running:
+        if other.job == figures.worst_job or scenario.clients[other.client].core != scenario.clients[number].core:
+            continue
+        overlap = sum(max(0, min(other.end_ns, end) - max(other.start_ns, start)) for start, end in waits)
+        if overlap > 0:
+            blockers[other.client] = blockers.get(other.client, 0) + overlap
     name = scenario.clients[number].name
     took = _time_in_words(scenario, figures.worst_ns)
     words = f"the slowest run of {name} asked at {_time_in_words(scenario, asked)} and took {took}: "
@@ -320,7 +323,7 @@ def worst_run(run: PlanRun, number: int) -> str:
         words
         + " and waited while "
         + ", ".join(
-            f"{scenario.clients[other].name if other != number else 'its own earlier run'} "
+            f"{scenario.clients[other].name if other != number else 'its own earlier runs'} "
             f"ran for {_time_in_words(scenario, time)}"
             for other, time in listed[:4]
         )
