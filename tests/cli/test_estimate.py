@@ -138,3 +138,11 @@ def test_batches_and_threads_raise_the_rate(model, tmp_path):
         rates.append(json.loads(target.read_text())["estimates"][0]["inferences_per_second"])
     assert rates[1] > 1.5 * rates[0]
     assert "batches of 5" in result.output
+
+
+def test_an_energy_that_is_the_same_on_all_chips_is_left_out(model):
+    """Equal ratios would say that the chips need as much, which nobody knows."""
+    table = invoke(model, "--soc", "SM8550,SM8650,SM8750", "--precision", "w8a8").output
+    assert "energy" not in table.split("By perf profile")[0]
+    formats = invoke(model, "--soc", "SM8650", "--precision", "float,w8a8").output
+    assert "energy" in formats.split("By perf profile")[0]

@@ -137,10 +137,13 @@ def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
     )
     bounds = (f"by {bound.value}" for bound in Bound)
     columns = ["SoC", "precision", "total", "range", "per second", "launch", *bounds]
-    columns += ["VTCM peak", "DDR read", "DDR written", *(["energy"] if len(results) > 1 else [])]
-    sheet = TextTable(title, columns, ("precision",))
     least = min(result.energy_pj for result in results)
-    for result in results:
+    energies = [f"{result.energy_pj / least:.2f}x" for result in results]
+    # A column of equal ratios would say that the chips need as much, which no source states.
+    differ = len(set(energies)) > 1
+    columns += ["VTCM peak", "DDR read", "DDR written", *(["energy"] if differ else [])]
+    sheet = TextTable(title, columns, ("precision",))
+    for result, energy in zip(results, energies, strict=True):
         shares = result.bounds()
         sheet.add(
             result.soc + (" *" if result.extrapolated else ""),
@@ -153,7 +156,7 @@ def _totals(name: str, results: list[Estimate], profile: str) -> TextTable:
             f"{result.vtcm_peak_bytes / MIB:.1f} MiB",
             f"{result.ddr_read_bytes / 1e6:,.3g} MB",
             f"{result.ddr_written_bytes / 1e6:,.3g} MB",
-            *([f"{result.energy_pj / least:.2f}x"] if len(results) > 1 else []),
+            *([energy] if differ else []),
         )
     return sheet
 
