@@ -50,3 +50,22 @@ def _product_us(shape: tuple[int, ...]) -> float:
 def test_rows_of_a_constant_matrix_count_together(shape: tuple[int, ...]) -> None:
     """However the rows are arranged, they are rows of one product."""
     assert _product_us(shape) == pytest.approx(_product_us((197, 192)), rel=0.01)
+
+
+@pytest.mark.parametrize("op", ["GRU", "LSTM", "RNN"])
+def test_what_quantizing_leaves_in_floats_is_priced_in_floats(op: str) -> None:
+    gates, units, steps = {"GRU": 3, "LSTM": 4, "RNN": 1}[op], 64, 4
+    noise = np.random.default_rng(3)
+    weights = {"w": (1, gates * units, 64), "r": (1, gates * units, units)}
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w", "r"], ["y"], name="recurrent", hidden_size=units)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (steps, 1, 64))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (steps, 1, 1, units))],
+        [
+            numpy_helper.from_array(noise.normal(0, 0.1, shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert _apart(model.SerializeToString(), "u8", "w8a8") < 0.001

@@ -29,7 +29,8 @@ class KernelSize:
     """One piece of work, in elements and multiply-accumulates; bytes follow from the precision.
 
     Paddings are ratios of processed to requested elements, for elements of one byte and of two.
-    ``precision`` is that of the tensors, None where they are integers. ``edge_in`` and ``edge_out`` count
+    ``precision`` is that of the tensors, None where they are integers. ``stays_float`` is on where a float model's
+    kernel is in floats even after quantizing. ``edge_in`` and ``edge_out`` count
     elements that the client wrote or will read. ``calibrated`` is off where the kind is a guess, as no published
     network has the op.
     ``reads`` has the indices of earlier kernels whose results it needs. A mere change of shape makes nothing, so
@@ -62,6 +63,7 @@ class KernelSize:
     row_padding: tuple[float, float] = (1.0, 1.0)
     channel_padding: float = 1.0
     precision: NumberFormat | None = None
+    stays_float: bool = False
     calibrated: bool = True
     reads: tuple[int, ...] = ()
     strips: int = 1
@@ -100,11 +102,13 @@ def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     """The kernels of a program, in running order."""
     makers: dict[str, tuple[int, ...]] = {}
     retiled = _retiled_elements(program)
+    floats = {node.name for node in program.source.nodes if node.stays_float}
     sizes = []
     for index, kernel in enumerate(program.kernels):
         reads = tuple(dict.fromkeys(maker for name in kernel.inputs for maker in makers.get(name, ())))
         makers.update(dict.fromkeys(kernel.outputs, reads if kernel.kind == MOVES_NOTHING else (index,)))
-        sizes.append(_size(kernel, program, reads, retiled.get(kernel.name, 0)))
+        size = _size(kernel, program, reads, retiled.get(kernel.name, 0))
+        sizes.append(dataclasses.replace(size, stays_float=not floats.isdisjoint(kernel.sources)))
     return tuple(sizes)
 
 

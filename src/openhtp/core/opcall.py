@@ -18,7 +18,8 @@ from openhtp.core.tensor import TensorSpec
 class OpCall:
     """A node as data. ``inputs`` may hold None where an optional input is left out.
 
-    ``origin`` names the node of the model that it was made from, where that has another name.
+    ``origin`` names the node of the model that it was made from, where that has another name. ``stays_float`` is
+    on where a quantizer leaves that node in floats.
     """
 
     op: str
@@ -28,6 +29,7 @@ class OpCall:
     params: Mapping[str, Any] = field(default_factory=dict)
     package: str = "qti.aisw"
     origin: str = ""
+    stays_float: bool = False
 
 
 MATRIX_KINDS = ("conv", "dilated", "stem", "group", "conv3d", "fully_connected", "matmul")

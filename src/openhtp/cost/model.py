@@ -153,7 +153,7 @@ def estimate_kernels(
     known, formats = run.found, run.formats
     ops = _op_times(run)
     total = known.rates.launch_us + math.fsum(op.us for op in ops)
-    main = most_common(formats)
+    main = precision or most_common(formats)
     band = band_of(parameters, main, extrapolated=known.taken_from is not None)
     unseen = math.fsum(op.us for op, kernel in zip(ops, kernels, strict=True) if not kernel.calibrated) / total
     return Estimate(

@@ -132,7 +132,7 @@ def precisions_of(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> 
         words = " and ".join(sorted(each.value for each in fixed if each))
         raise InvalidArgument(f"the model is quantized already, to {words}; leave the precision out")
     if asked is not None and not fixed:
-        return [asked] * len(kernels)
+        return [NumberFormat.FLOAT if kernel.stays_float else asked for kernel in kernels]
     return usual_formats(kernels)
 
 

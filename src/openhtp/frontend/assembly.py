@@ -35,8 +35,9 @@ class Assembly:
         self._nodes: list[QnnNode] = []
         self._taken = set(reserved)
         self._node_names: set[str] = set()
-        # The node of the model that is being imported.
+        # The node of the model that is being imported, and whether a quantizer leaves it in floats.
         self.origin = ""
+        self.stays_float = False
 
     # Tensors
 
@@ -73,7 +74,8 @@ class Assembly:
         resolve(call, self._statics)
         name = self._unique(name, self._node_names)
         origin = "" if self.origin == name else self.origin
-        self._nodes.append(node_of(dataclasses.replace(call, name=name, origin=origin)))
+        known = dataclasses.replace(call, name=name, origin=origin, stays_float=self.stays_float)
+        self._nodes.append(node_of(known))
 
     # Values in the form and type that an op wants
 

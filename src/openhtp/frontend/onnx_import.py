@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,9 @@ from openhtp.frontend.typing_pass import TypedModel, settle_types
 from openhtp.frontend.values import OnnxValue, Perm
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import Graph
+
+RECURRENT = ("GRU", "LSTM", "RNN")
+"""What an HTP computes in floats, whatever the type of its weights."""
 
 # Errors of rules when the attributes of a node contradict each other: nothing checks attributes earlier.
 _CONTRADICTIONS = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, AttributeError)
@@ -64,11 +67,11 @@ def import_typed(model: OnnxModel) -> Imported:
         outputs = {name: typed.types[name] for name in model.outputs}
         # Weights of a damaged file may hold any number; numpy's warnings about them help nobody.
         with np.errstate(all="ignore"):
-            names = frozenset(node.name for node in model.nodes if node.name)
-            return Imported(GraphImport(typed, names).graph(), model.inputs, outputs)
+            kinds = {node.name: node.op_type for node in model.nodes if node.name}
+            return Imported(GraphImport(typed, kinds).graph(), model.inputs, outputs)
 
 
-def origin_of(name: str, node_names: frozenset[str]) -> str:
+def origin_of(name: str, node_names: Container[str]) -> str:
     """The node of the file that a node was made from: parts of an expanded one are named ``<its name>/<part>``."""
     origin = name
     while origin and origin not in node_names:
@@ -79,12 +82,12 @@ def origin_of(name: str, node_names: frozenset[str]) -> str:
 class GraphImport:
     """One model on its way into a QNN graph. Rules reach it through their ``Site``."""
 
-    def __init__(self, model: TypedModel, node_names: frozenset[str]) -> None:
-        """``node_names`` are those of the model's file, before any node was expanded."""
+    def __init__(self, model: TypedModel, op_types: Mapping[str, str]) -> None:
+        """``op_types`` are those of the nodes in the model's file by name, before any node was expanded."""
         # QNN has no tensors of rank 0: a scalar is a vector of one.
         self.types = {name: replace(kind, shape=kind.shape or (1,)) for name, kind in model.types.items()}
         self._model = model
-        self._node_names = node_names
+        self._op_types = op_types
         self._targets = find_targets(model)
         self._uses = DefUse(model.nodes, model.source.outputs)
         self._outputs = model.source.outputs
@@ -97,14 +100,15 @@ class GraphImport:
         for name in self._model.source.inputs:
             self._add_input(name)
         for node in self._model.nodes:
-            self.assembly.origin = origin_of(node.name, self._node_names)
+            self.assembly.origin = origin_of(node.name, self._op_types)
+            self.assembly.stays_float = self._op_types.get(self.assembly.origin) in RECURRENT
             with error_context(node=node.name):
                 self._check_sizes(node)
                 try:
                     self._add_node(node)
                 except _CONTRADICTIONS as error:
                     raise UnsupportedOp(f"{node.title} cannot be imported as it is: {error}") from error
-        self.assembly.origin = ""
+        self.assembly.origin, self.assembly.stays_float = "", False
         for name in self._outputs:
             with error_context(output=name):
                 self._check_elements(name)

@@ -24,7 +24,7 @@ from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
 from openhtp.engine.onnxruntime import part
 from openhtp.frontend.fixing import Dims, Freeze
-from openhtp.frontend.onnx_import import import_model
+from openhtp.frontend.onnx_import import RECURRENT, import_model
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes, parse_model, read_model
 from openhtp.frontend.probing import (
     with_finite_masks,
@@ -56,8 +56,6 @@ _METHODS = {
     "percentile": _ort.CalibrationMethod.Percentile,
 }
 METHODS = tuple(_METHODS)
-# An HTP computes these in floats, whatever the type of their weights.
-_RECURRENT = ("GRU", "LSTM", "RNN")
 _WHY_FLOAT = "the HTP computes it in floats"
 _QUANTIZED_OPS = frozenset(
     (
@@ -218,7 +216,7 @@ def _accepted(
     # The importer computes nodes that depend on sizes and constants only, and needs exact numbers for that.
     constants = settle_types(read_model(data)).constants
     exact = [node.name for node in graph.node if all(name in constants for name in node.output)]
-    floats = {node.name: _WHY_FLOAT for node in graph.node if node.op_type in _RECURRENT}
+    floats = {node.name: _WHY_FLOAT for node in graph.node if node.op_type in RECURRENT}
     while True:
         quantized = _quantize(prepared, folder, samples, recipe, [*exact, *floats], progress)
         try:

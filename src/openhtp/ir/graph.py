@@ -18,7 +18,7 @@ from openhtp.ops import Node, resolve
 class QnnNode:
     """One use of an op. Tensors are named, their specs are the graph's; None is an optional input left out.
 
-    ``origin`` names the node of the model that it was made from, where that has another name.
+    ``origin`` and ``stays_float`` are those of ``OpCall``.
     """
 
     op: str
@@ -28,13 +28,14 @@ class QnnNode:
     params: Mapping[str, Any] = field(default_factory=dict)
     package: str = "qti.aisw"
     origin: str = ""
+    stays_float: bool = False
 
 
 def node_of(call: OpCall) -> QnnNode:
     """A call as a node of the graph that holds its tensors."""
     inputs = tuple(None if spec is None else spec.name for spec in call.inputs)
     outputs = tuple(spec.name for spec in call.outputs)
-    return QnnNode(call.op, call.name, inputs, outputs, call.params, call.package, call.origin)
+    return QnnNode(call.op, call.name, inputs, outputs, call.params, call.package, call.origin, call.stays_float)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +71,9 @@ class Graph:
         """The node with the specs of its tensors, as op definitions and the vendor's library take it."""
         inputs = tuple(None if name is None else self.tensors[name] for name in node.inputs)
         outputs = tuple(self.tensors[name] for name in node.outputs)
-        return OpCall(node.op, node.name, inputs, outputs, node.params, node.package, node.origin)
+        return OpCall(
+            node.op, node.name, inputs, outputs, node.params, node.package, node.origin, node.stays_float
+        )
 
     def resolved(self, node: QnnNode) -> Node:
         """The node as op functions take it."""
