@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from openhtp.config import Source, as_config
 from openhtp.core.checks import shown
-from openhtp.core.errors import Aborted, BadModel, InvalidArgument, UnsupportedError
+from openhtp.core.errors import Aborted, BadModel, InvalidArgument, QnnError, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.fixing import Dims, Freeze, check_dims
 from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes, with_constants
@@ -37,7 +37,7 @@ from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable, write_optimized
 from openhtp.session.on_htp import load_on_htp
 from openhtp.session.options import CHECK_RANGE, CPU, QNN, SessionRequest, config_entries, read_providers, soc_of
-from openhtp.session.ort_errors import WrongKind, ort_errors, with_ort_errors
+from openhtp.session.ort_errors import WrongKind, as_ort_error, with_ort_errors
 from openhtp.session.pending import Carrier, PendingRun
 from openhtp.session.power import SessionPower
 from openhtp.session.profiling import SessionRecorder
@@ -229,10 +229,14 @@ class InferenceSession:
         run_options: Any = None,
     ) -> Results:
         """Run once; returns the named outputs, or all."""
-        with ort_errors:
-            check_run_options(run_options)
+        try:
+            if run_options is not None:
+                check_run_options(run_options)
             names, feeds = self._executable.checked(output_names, input_feed)
             results = self._run(names, feeds, run_options, {})
+        except QnnError as error:
+            as_ort_error(error)
+            raise
         self._watch.look(input_feed, names, results)
         return results
 
@@ -347,7 +351,8 @@ class InferenceSession:
         profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
         call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
         results = self._executable.run(call)
-        self._recorder.note(profile, begin_ns)
+        if profile is not None:
+            self._recorder.note(profile, begin_ns)
         return results
 
 

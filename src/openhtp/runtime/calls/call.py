@@ -176,10 +176,11 @@ class Call:
         ``untold``: a notification is still to come, and the queue learns of its return.
         """
         callee, profile = self.callee, self.profile
-        order = self.link.data_order
-        order.registered.pop(self, None)
-        if self.targets:
-            order.leave(self)
+        if not self.synchronous:  # only others were noted
+            order = self.link.data_order
+            order.registered.pop(self, None)
+            if self.targets:
+                order.leave(self)
         if self._pool is not None:
             self._pool.give_back(self, self._slot)
         if self.signal is not None:
