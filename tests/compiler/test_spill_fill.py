@@ -170,6 +170,48 @@ def test_matrices_of_attention_are_handed_on_one_by_one_where_one_fits(vtcm_mb: 
     assert (buffer_bytes(results, vtcm_mb * MIB) > 6 * MIB) == waits
 
 
+def chain_of_convolutions(side: int, *channels: int) -> list[StripedResult]:
+    """Windows of 3 x 3 over a small picture, then a pooling: results in whole blocks, weights of two bytes."""
+    high = -(-side // 8) * 8
+    results, before = [], 3
+    for number, deep in enumerate(channels):
+        nbytes, kind = high * side * deep * 2, "conv" if number else "stem"
+        reads = [number - 1] if number else []
+        results.append(result(nbytes, *reads, strips=deep // 32, kind=kind, weights=9 * before * deep * 2))
+        before = deep
+    pooled = result(results[-1].nbytes // 4, len(channels) - 1, kind="pool")
+    return [*results, pooled, result(64, len(channels), kind="reduce")]
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "vendor_mb"),
+    [
+        (28, (512, 512), {1: 1.38, 2: 1.12}),
+        (28, (256, 512, 512), {1: 1.38, 2: 1.19, 8: 0}),
+        (28, (384, 384), {1: 0.88, 2: 0.88, 4: 0}),
+        (28, (256, 256, 256), {1: 0.62, 2: 0.31, 4: 0}),
+        (14, (512, 512, 512), {1: 0.25, 2: 0, 4: 0}),
+    ],
+)
+def test_many_weights_pass_over_whole_results(
+    side: int, channels: tuple[int, ...], vendor_mb: dict[int, float]
+) -> None:
+    chain = chain_of_convolutions(side, *channels)
+    for vtcm_mb, there in vendor_mb.items():
+        ours = buffer_bytes(chain, vtcm_mb * MIB) / MIB
+        assert abs(ours - there) <= 0.25 * max(1.0, there), vtcm_mb
+
+
+@pytest.mark.parametrize(("overlapping", "waits"), [(True, True), (False, False)])
+def test_a_pooling_without_overlap_needs_fewer_strips(*, overlapping: bool, waits: bool) -> None:
+    pooling = [
+        result(6 * MIB, strips=28),
+        StripedResult("pool", (0,), 256 * KIB, 14, overlapping=overlapping),
+        result(64, 1),
+    ]
+    assert (buffer_bytes(pooling, MIB) > 0) == waits
+
+
 def test_a_chain_of_results_that_fit_spills_nothing() -> None:
     chain = [result(512 * KIB), *(result(512 * KIB, number) for number in range(3))]
     assert buffer_bytes(chain, MIB) == 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from openhtp.compiler.passes.measure_buffers import element_bytes
 from openhtp.compiler.sizes import KernelSize, sizes_of, usual_formats
-from openhtp.core.opcall import MOVES_NOTHING
+from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING
 from openhtp.core.precision import FloatPrecision
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
@@ -31,6 +31,7 @@ _TABLE = "gather"
 _WINDOWED = frozenset({"conv", "dilated", "stem", "group", "conv3d", "depthwise", "pool"})
 _MOVING = frozenset({"transpose", "permute", "image_layout", "move"})
 _RESIZED = "resize"
+_POOLED = "pool"
 _STEM = "stem"
 _PRODUCT = "matmul"
 _ATTENDING = frozenset({_PRODUCT, "softmax", "affine", "add", "divide", "multiply"})
@@ -49,6 +50,10 @@ _SMALLEST_VTCM = MIB
 _TOO_MANY_STRIPS = 1.2
 _MANY_WEIGHTS = 24 * MIB
 _STRIPS_HELD = 2
+_WEIGHTS_SHARE = 0.75
+"""Weights of a kernel and of the next one take up to this much of the VTCM while they are fetched."""
+_HEAVY_SHARE = 0.25
+"""A product whose weights take more of the VTCM goes over its whole input piece by piece of the weights."""
 _ROWS = 32
 _PICTURE_RANK = 4
 
@@ -71,7 +76,8 @@ def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None
     vtcm_bytes = min(program.soc.vtcm_bytes, program.options.vtcm_bytes or program.soc.vtcm_bytes)
     half = program.options.precision is FloatPrecision.FLOAT16
     sizes = sizes or sizes_of(program)
-    weights = sum(size.weights * form.weight_bytes for size, form in zip(sizes, usual_formats(sizes), strict=True))
+    forms = usual_formats(sizes)
+    weights = sum(size.weights * form.weight_bytes for size, form in zip(sizes, forms, strict=True))
     resized = _resized_to_be_moved(sizes)
     results: list[StripedResult] = []
     for number, (kernel, size) in enumerate(zip(program.kernels, sizes, strict=True)):
@@ -86,8 +92,19 @@ def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None
         window = math.isqrt(size.taps) if picture else 0
         # Rows of it are read in strips, even where there would be more strips of columns.
         strips = -(-specs[0].shape[1] // _SIDE) if picture else strips
-        matrices = _matrices_in(size, specs[0].shape, nbytes, results)
-        results.append(StripedResult(size.kind, size.reads, nbytes, strips, picture, window, matrices))
+        results.append(
+            StripedResult(
+                size.kind,
+                size.reads,
+                nbytes,
+                strips,
+                picture,
+                window,
+                matrices=_matrices_in(size, specs[0].shape, nbytes, results),
+                weights=0 if size.kind == _TABLE else size.weights * forms[number].weight_bytes,
+                overlapping=size.kind != _POOLED or size.taps * size.written > size.read,
+            )
+        )
     return spilled_results(results, vtcm_bytes, weights_bytes=weights)
 
 
@@ -153,7 +170,8 @@ class StripedResult:
     """What a kernel makes: its kind, the kernels whose results it reads, bytes in blocks, and strips.
 
     ``picture`` has the bytes of strips of a picture that it halves, if it is the first convolution, and ``window``
-    the side of that convolution's window. ``matrices`` counts the heads of attention.
+    the side of that convolution's window. ``matrices`` counts the heads of attention. ``weights`` are bytes of
+    constants. A pooling whose window moves by its own size is not ``overlapping``: no row is read twice.
     """
 
     kind: str
@@ -163,6 +181,8 @@ class StripedResult:
     picture: int = 0
     window: int = 0
     matrices: int = 1
+    weights: int = 0
+    overlapping: bool = True
 
     @property
     def exists(self) -> bool:
@@ -199,11 +219,13 @@ def spilled_results(results: Sequence[StripedResult], vtcm_bytes: int, *, weight
         staying = {maker: needed[maker] for maker in alive if last[maker] > number}
         given_up = sum(needed[maker] for maker in result.reads if last[maker] == number)
         # An input is given up strip by strip while the result grows, so that the larger of both counts.
-        working = max(given_up, needed[number]) if result.strips > 1 else given_up + needed[number]
+        in_strips = result.strips > 1 and not _is_heavy(result, vtcm_bytes)
+        working = max(given_up, needed[number]) if in_strips else given_up + needed[number]
         if number in passed_on:
             working = max(working, passed_on[number].group)
         if result.kind != _TABLE and number != first:
-            excess = sum(staying.values()) + working + result.picture + _RESERVED - vtcm_bytes
+            under_way = _under_way(results, number, vtcm_bytes)
+            excess = sum(staying.values()) + working + result.picture + under_way - vtcm_bytes
             gone = _spilled(staying, excess)
             most = max(most, sum(gone.values()), excess)
             if excess > sum(gone.values()):
@@ -214,6 +236,17 @@ def spilled_results(results: Sequence[StripedResult], vtcm_bytes: int, *, weight
         if last[number] > number:
             alive.add(number)
     return SpillFill(_up(most, _GRAIN), tuple(waiting[maker] for maker in sorted(waiting)))
+
+
+def _is_heavy(result: StripedResult, vtcm_bytes: int) -> bool:
+    """Whether the weights are too many to stay while strips pass, so that they pass instead."""
+    return result.kind in MATRIX_KINDS and result.weights > _HEAVY_SHARE * vtcm_bytes
+
+
+def _under_way(results: Sequence[StripedResult], number: int, vtcm_bytes: int) -> int:
+    """Bytes of weights in VTCM while a kernel runs: its own and the next kernel's, and strips in any case."""
+    weights = sum(each.weights for each in results[number : number + 2])
+    return max(_RESERVED, min(weights, int(_WEIGHTS_SHARE * vtcm_bytes)))
 
 
 def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weights_bytes: int) -> tuple[int, int]:
@@ -286,7 +319,8 @@ def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequenc
     follows = not any(each.exists for each in results[number + 1 : reader])
     if len(readers) > 1 or not follows or result.strips == 1 or results[reader].strips == 1:
         return 0
-    strips = _STRIPS_UNDER_WINDOW if results[reader].kind in _WINDOWED else _STRIPS_HELD
+    over_window = results[reader].kind in _WINDOWED and results[reader].overlapping
+    strips = _STRIPS_UNDER_WINDOW if over_window else _STRIPS_HELD
     return strips * result.nbytes // result.strips
 
 
