@@ -54,6 +54,29 @@ def test_device_ends_with_its_client(backend: htp.Backend) -> None:
     assert gone(pid)
 
 
+def test_a_named_device_whose_starter_dies_at_once_ends(runtime_dir: Path) -> None:
+    """As when an app crashes while it starts its NPU again: no client ever speaks to that device."""
+    starter = textwrap.dedent(
+        """
+        import os, signal
+        import openhtp as htp
+        from openhtp.runtime.links import device_process
+
+        start = device_process._start
+
+        def start_and_die(*arguments):
+            start(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        device_process._start = start_and_die
+        htp.Backend().create_device(name="car")
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", starter], check=False)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not rendezvous.names())
+
+
 def test_named_device_is_shared_and_ends_with_the_last_client(runtime_dir: Path) -> None:
     with htp.Backend() as first, htp.Backend() as second:
         a, b = first.create_device(name="car"), second.create_device(name="car")

@@ -189,18 +189,17 @@ def connect(options: DeviceOptions) -> tuple[socket.socket, DeviceProcess | None
     with rendezvous.locked():
         sock = rendezvous.connect(name)
         if sock is None:
-            # The door is opened here and handed over, so there is no waiting for the device to be ready.
+            # The door is opened here and handed over, so there is no waiting for the device to be ready. This
+            # client stands before it when the device begins, so a device whose starter dies sees that and ends.
             with rendezvous.listen(name) as listener:
                 door = listener.fileno()
                 try:
+                    sock = rendezvous.connect(name)
                     process = _start(options, ["--name", name, "--listen-fd", str(door)], door)
                 except BaseException:
+                    if sock is not None:
+                        sock.close()
                     rendezvous.socket_path(name).unlink(missing_ok=True)
-                    raise
-                try:
-                    sock = rendezvous.connect(name)
-                except BaseException:
-                    process.end()
                     raise
     if sock is None:
         raise ResourceError(f"device {name!r} cannot be reached", st.QNN_COMMON_ERROR_SYSTEM_COMMUNICATION)
