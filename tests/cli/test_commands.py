@@ -277,3 +277,13 @@ def test_demo_shows_what_priorities_do_for_the_camera(run, tmp_path: Path, caplo
         assert 0 < stage["camera_ms_p50"] <= stage["camera_ms_p90"]
     for path in (tmp_path / "demo-trace.json", tmp_path / "mobilenet_v2.onnx", tmp_path / "demo.json"):
         assert f"wrote {path}" in text
+
+
+@pytest.mark.slow
+def test_a_large_page_says_how_to_write_a_part(tmp_path: Path) -> None:
+    clients = "device: {soc: SM8650}\nclients: [{name: a, run: 1ms}]\nevents: [{client: a, every: 3ms}]"
+    scenario = tmp_path / "hour.yaml"
+    scenario.write_text(f"duration: 1800s\n{clients}\n")
+    command = ("plan", str(scenario), "--timeline", str(tmp_path / "hour.html"))
+    assert "--window 0s:10s writes a part" in said(*command)
+    assert "--window" not in said(*command, "--window", "0s:10s")

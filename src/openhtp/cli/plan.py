@@ -17,6 +17,7 @@ from openhtp.cli._inputs import OpPackageNames, registered_named
 from openhtp.cli._terminal import (
     JsonFile,
     TextTable,
+    complain,
     console,
     errors_reported,
     progress_console,
@@ -204,6 +205,16 @@ def _write_pictures(
             ),
         )
 
+    for path in filter(None, (trace, svg, timeline)):
+        _warn_of_size(path)
+
+
+def _warn_of_size(path: Path) -> None:
+    nbytes = path.stat().st_size
+    if nbytes > _LARGE_FILE:
+        words = f"{path} has {nbytes / 1e6:,.0f} MB and opens slowly; --window 0s:10s writes a part of the plan"
+        complain(words, "yellow")
+
 
 def _verdicts(results: Sequence[PlanResult]) -> str:
     """The verdict on each plan, by policy if there are several."""
@@ -223,6 +234,8 @@ def _write_back(scenario: Path, target: Path, loaded: Scenario, advice: Advice) 
 
 LARGE = 20_000
 """Scheduling events above which the terminal picture is left out: a column would stand for too many runs."""
+# Above this size browsers and viewers take long to open a file.
+_LARGE_FILE = 30_000_000
 _COLUMNS = (
     "client",
     "priority",
