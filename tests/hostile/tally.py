@@ -91,17 +91,24 @@ class Tally:
 
 
 class Budget:
-    """How long an attack may go on: so many calls, and so many seconds."""
+    """How long an attack may go on: so many calls, and so many seconds from its first look at the budget.
+
+    On a busy machine, preparing the attack may take longer than that. So the first round is always made.
+    """
 
     def __init__(self, seconds: float, calls: int | None = None) -> None:
-        self._end = time.monotonic() + seconds
+        self._seconds = seconds
         self._left = calls
+        self._end: float | None = None
 
     def __bool__(self) -> bool:
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
                 return False
+        if self._end is None:
+            self._end = time.monotonic() + self._seconds
+            return True
         return time.monotonic() < self._end
 
 

@@ -11,7 +11,7 @@ import openhtp as htp
 from tests.hostile.running import attacks, run_attack
 from tests.hostile.scenes import all_doors, missing, scenes
 from tests.hostile.surface import doors, public_classes
-from tests.hostile.tally import Tally, Watch, stray_text
+from tests.hostile.tally import Budget, Tally, Watch, stray_text
 
 SEED = 20260
 LONGEST = 30.0
@@ -24,6 +24,11 @@ def test_attack(name: str) -> None:
     tally = run_attack(name, SEED, seconds=LONGEST, calls=module.SHORT)
     assert not tally.defects, tally.report()
     assert tally.calls
+
+
+def test_an_attack_that_was_long_in_preparing_makes_one_round() -> None:
+    assert sum(1 for _ in iter(Budget(0.0).__bool__, False)) == 1
+    assert sum(1 for _ in iter(Budget(1e9, 3).__bool__, False)) == 3
 
 
 def test_all_public_methods_are_attacked() -> None:
