@@ -93,6 +93,60 @@ def test_the_whole_document_is_understood() -> None:
     assert context["share_resources"] is True
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "option", "becomes"),
+    [
+        ("vtcm_mb", 2, "vtcm_mb", 2),
+        ("hvx_threads", 2, "hvx_threads", 2),
+        ("O", 3, "optimization_level", 3),
+        ("dlbc", 1, "dlbc", True),
+        ("dlbc_weights", 1, "dlbc_weights", True),
+        ("weights_packing", True, "weights_packing", True),
+        ("num_cores", 2, "num_cores", 2),
+        ("short_depth_conv_on_hmx_off", True, "short_depth_conv_on_hmx_off", True),
+        ("fold_relu_activation_into_conv_off", True, "fold_relu_activation_into_conv_off", True),
+        ("slc_alloc_enable", 1, "slc_alloc_enable", True),
+    ],
+)
+def test_a_key_of_graphs_is_the_option_of_those_it_names(
+    key: str, value: object, option: str, becomes: object
+) -> None:
+    config = parse_config({"graphs": [{"graph_names": ["a"], key: value}]})
+    assert (config.graph_options("a"), config.graph_options("b")) == ({option: becomes}, {})
+    assert str(GRAPH.read(config.graph_options("a"))) != str(GRAPH.read({})), "not the default"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [
+        ("weight_sharing_enabled", True, "weight_sharing_enabled"),
+        ("lora_weight_sharing", True, "lora_weight_sharing_enabled"),
+        ("file_read_memory_budget_in_mb", 25, "file_read_memory_budget_in_mb"),
+        ("io_memory_estimation", True, "io_memory_estimation"),
+        ("init_acceleration", True, "init_acceleration"),
+    ],
+)
+def test_a_key_of_the_context_is_its_option(key: str, value: object, option: str) -> None:
+    config = parse_config({"context": {key: value}})
+    assert config.context_options() == {option: value}
+    assert CONTEXT.read({})[option] != value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("is_persistent_binary", True),
+        ("memory_limit_hint", 7),
+        ("enable_graphs", ("b", "a")),
+        ("graph_retention_order", ("a",)),
+        ("spill_fill_buffer", -1),
+        ("weights_buffer", 4096),
+    ],
+)
+def test_a_key_of_context_configs_is_the_option_of_its_name(key: str, value: object) -> None:
+    assert parse_config({"context_configs": {key: value}}).context_options() == {key: value}
+
+
 def test_what_it_comes_to_are_options_of_the_tables() -> None:
     config = parse_config(WHOLE)
     assert all(name in GRAPH for name in config.graph_options("a"))

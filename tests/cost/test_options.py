@@ -18,6 +18,7 @@ from openhtp.cost.running import Tuning, packed_share
 from openhtp.engine.ort import OrtEngine
 from openhtp.estimation import compiled, estimate, with_options
 from openhtp.hw.catalog import find_soc
+from openhtp.hw.perf_profiles import PERF_PROFILES
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.program.htp_program import HtpProgram, Unit
@@ -182,3 +183,15 @@ def test_a_perf_profile_slows_down(network: QnnProgram) -> None:
     burst, saver = (estimate(network, "SM8650", perf_profile=name) for name in ("burst", "power_saver"))
     assert saver.total_us > 1.3 * burst.total_us
     assert saver.energy_class <= burst.energy_class
+
+
+def test_the_slowest_profile_needs_the_least_energy(network: QnnProgram) -> None:
+    found = {
+        name: estimate(network, "SM8650", perf_profile=name)
+        for name in PERF_PROFILES
+        if name not in ("system_settings", "extreme_power_saver")
+    }
+    least = estimate(network, "SM8650", perf_profile="extreme_power_saver")
+    assert all(least.total_us >= each.total_us for each in found.values())
+    assert all(least.energy_pj <= each.energy_pj for each in found.values())
+    assert least.energy_pj < 0.9 * found["burst"].energy_pj

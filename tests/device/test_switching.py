@@ -273,6 +273,15 @@ def memory_of(device: htp.Device) -> dict[str, int]:
     return dict(session["memory"])
 
 
+def test_graphs_that_stay_take_more_memory_than_plain_switching(device: htp.Device, binary: bytes) -> None:
+    held = {}
+    for names in ([], ["A", "B"]):
+        with device.create_context_from_binary(binary, graph_retention_order=names, **SWITCHING) as context:
+            run(context, "A")
+            held[len(names)] = memory_of(device)["weights"]
+    assert held[2] == 2 * held[0] > 0
+
+
 def test_buffers_are_held_for_as_long_as_the_context_lives(backend: htp.Backend, binary: bytes) -> None:
     """So that a graph that is to be loaded finds room, whatever was registered meanwhile."""
     device = backend.create_device(domain_mb=3, process_domains=1)

@@ -48,3 +48,12 @@ def test_features_follow_the_architecture(name, sharing, windowing, granule):
     assert soc.may_have_vtcm_windowing is windowing
     assert soc.vtcm_granule_bytes == granule
     assert soc.dma_gbs > 0
+
+
+def test_how_many_sessions_a_program_has_depends_on_the_chip():
+    assert {name: find_soc(name).process_domains for name in ("SM8350", "SM8450", "SM8550", "SM8650")} == {
+        "SM8350": 1,
+        "SM8450": 1,
+        "SM8550": 4,
+        "SM8650": 4,
+    }

@@ -70,6 +70,12 @@ def test_without_the_package_the_model_is_refused_in_words() -> None:
         htp.onnx.load(NET)
 
 
+def test_a_session_without_the_package_is_refused_in_words_too() -> None:
+    """Also where the rest of the model could run on the HTP and that operator on the CPU, which has none either."""
+    with pytest.raises(htp.BadModel, match="no op package 'tests.ops' is registered"):
+        htp.InferenceSession(NET)
+
+
 @pytest.mark.parametrize("transport", ["inprocess", "rpc"])
 def test_a_session_runs_it(transport: str) -> None:
     with htp.InferenceSession(NET, transport=transport, op_packages=[PACKAGE]) as session:

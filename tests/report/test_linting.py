@@ -123,11 +123,32 @@ def test_every_cycle_is_counted_once(drawn):
         assert each.wait_overlap <= each.wait
 
 
-@given(OPS)
+RANKED = [
+    ("HMX", OpRole.COMPUTE),
+    ("HVX", OpRole.COMPUTE),
+    ("DMA", OpRole.READ),
+    ("DMA", OpRole.WRITE),
+    ("DMA", OpRole.SET),
+    ("DMA", OpRole.WAIT),
+    ("HVX", OpRole.SYNC),
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(RANKED), st.integers(0, 60), st.integers(0, 30)), max_size=12))
 def test_higher_ranks_have_the_say(drawn):
-    made = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
-    hmx = [each for each in made.executed if each.engine.value == "HMX"]
+    """The order of the page; checkpoints, set or waited for, are of one rank."""
+
+    def rank(each):
+        place = RANKED.index((each.engine.value, each.role))
+        return min(place, 4) if place < 6 else place
+
+    made = schematic(
+        *(
+            op(serial, 4, engine, start, cycles, role=role)
+            for serial, ((engine, role), start, cycles) in enumerate(drawn, start=1)
+        )
+    )
     for stretch in dominant_path(made.executed):
-        if any(each.start <= stretch.start < each.end for each in hmx):
-            assert stretch.op is not None
-            assert (stretch.op.engine.value, stretch.op.role) == ("HMX", OpRole.COMPUTE)
+        running = [each for each in made.executed if each.start <= stretch.start < each.end]
+        assert (stretch.op is None) is (not running)
+        assert stretch.op is None or rank(stretch.op) == min(map(rank, running))

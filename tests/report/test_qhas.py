@@ -112,6 +112,9 @@ def test_browser_shows_overview_timeline_and_vtcm(open_page, scheme):
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(251, 251, 250)" if scheme == "light" else "rgb(20, 23, 26)")
     assert page.locator("#htp_overall_summary .tabulator-row").count() == 1
+    opened = page.evaluate("[...document.querySelectorAll('#sections details')].map(each => each.open)")
+    assert opened == [True] + [False] * (len(opened) - 1)
+    assert len(opened) > 1
 
 
 @pytest.mark.slow

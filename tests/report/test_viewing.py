@@ -196,6 +196,15 @@ def test_optrace_files(files):
     assert sorted(path.name for path in few.files) == ["trace.json", "trace_qnn_htp_analysis_summary.html"]
 
 
+def test_the_graph_for_netron_is_cut_like_the_trace(files):
+    whole, part = (
+        json.loads(optrace(files, **zoom).files[files / "trace_htp.json"])["graph"]["nodes"]
+        for zoom in ({}, {"zoom": ("sub", "sub")})
+    )
+    assert part.keys() < whole.keys()
+    assert {each["grouping"] for each in part.values()} == {"sub"}
+
+
 @pytest.mark.parametrize(
     "how",
     [{"gzip": True}, {"features": ReaderFeatures(gzip=True)}, {"output": Path("trace.json.gz")}],

@@ -38,6 +38,7 @@ def test_events_by_level(shared_backend: htp.Backend, graph: htp.Graph, level: s
         assert known is not None or event.type in (90_001, 90_002)
         cycles = event.unit == "cycles" or event.type in (3011, 600, 5004, 5005, 5006)
         assert event.modelled == cycles, event
+    assert _nested(profile, 400, 3001, 3002, 3004)
 
 
 def test_nodes_are_below_the_cycles(shared_backend: htp.Backend, graph: htp.Graph) -> None:

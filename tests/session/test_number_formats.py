@@ -48,3 +48,22 @@ def test_16_bit_weights_are_more_accurate_than_8_bit_ones() -> None:
     narrow, wide = network.decibels("u16", "s8"), network.decibels("u16", "s16")
     assert wide > narrow + 12
     assert wide > network.decibels() - 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_was_calibrated_with_random_data_is_less_accurate() -> None:
+    """Its inputs are around 3, which random ones with a mean of 0 do not reach."""
+    model = zoo.tiny_mlp()
+    ((name, example),) = zoo.random_feeds(model)[0].items()
+    random = np.random.default_rng(0)
+    inputs = [{name: random.normal(3, 0.2, example.shape).astype(np.float32)} for _ in range(16)]
+    noise = [{name: random.normal(0, 1, example.shape).astype(np.float32)} for _ in range(8)]
+    session = onnxruntime.InferenceSession(model)
+    exact = np.concatenate([session.run(None, each)[0] for each in inputs[8:]])
+    errors = {}
+    for kind, samples in (("its own", inputs[:8]), ("random", noise)):
+        with htp.InferenceSession(quantize_model(model, samples).model, soc="SM8650") as quantized:
+            found = np.concatenate([quantized.run(None, each)[0] for each in inputs[8:]])
+        errors[kind] = float(((exact - found) ** 2).sum())
+    assert errors["random"] > 100 * errors["its own"]

@@ -294,6 +294,7 @@ def test_context_is_saved_and_restored(model, feeds, tmp_path: Path, embed: str)
     assert path.exists()
     assert len(list(tmp_path.glob("net_ctx.onnx_QNNExecutionProvider_QNN_*_1_0.bin"))) == (embed == "0")
     with htp.InferenceSession(str(path)) as second:
+        assert second.executable.graph.was_prepared, "so it is there sooner than the first was"
         assert np.array_equal(second.run(None, feeds)[0], wanted[0])
         assert second.get_inputs()[0].shape == [1, 3, 32, 32]
     with pytest.raises(htp.InvalidArgument, match="exists already"):
