@@ -71,8 +71,8 @@ def test_without_the_package_the_model_is_refused_in_words() -> None:
 
 
 def test_a_session_without_the_package_is_refused_in_words_too() -> None:
-    """Also where the rest of the model could run on the HTP and that operator on the CPU, which has none either."""
-    with pytest.raises(htp.BadModel, match="no op package 'tests.ops' is registered"):
+    """Although the rest could run on the HTP, and what the HTP does not take on the CPU."""
+    with pytest.raises(htp.BadModel, match=r"no op package 'tests\.ops' is registered"):
         htp.InferenceSession(NET)
 
 

@@ -364,11 +364,11 @@ def _load(request: SessionRequest, names: Sequence[str], power: SessionPower) ->
         return load_on_htp(request, power)
     except UnsupportedError as error:
         refusal = error
-    parts = load_in_parts(request, refusal, power)
-    if parts is not None:
-        return parts
-    log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", refusal)
     try:
+        parts = load_in_parts(request, refusal, power)
+        if parts is not None:
+            return parts
+        log.warning("the HTP cannot take this model, so all of it runs on the CPU: %s", refusal)
         return CpuExecutable(request, htp_wanted=True)
     except BadModel as error:
         raise BadModel(f"the HTP cannot take the model ({refusal.message}), and {error.message}") from error
