@@ -75,3 +75,18 @@ def test_b1_a_binary_has_the_priority_of_now() -> None:
         again = device.create_context_from_binary(context.get_binary()).graph("g")
         assert size
         assert (again.priority, again.hvx_threads) == (htp.Priority.HIGH, 1)
+
+
+def test_a_binary_of_a_chip_with_more_threads_runs_with_those_that_there_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with htp.Backend() as backend:
+        with backend.create_device(soc="SM8750", transport="inprocess") as larger:
+            graph = relu_graph(larger.create_context(), hvx_threads=6)
+            binary, wanted = graph.context.get_binary(), graph.execute({"x": ramp()})["y"]
+        device = backend.create_device(soc="SM8650", transport="inprocess")
+        (graph,) = device.create_context_from_binary(binary).graphs.values()
+        profile = backend.create_profile()
+        assert (graph.execute({"x": ramp()}, profile=profile)["y"] == wanted).all()
+        assert {event.type: event.value for event in profile.events()}[8001] == graph.hvx_threads == 4
+        assert "prepared for 6 HVX threads; SM8650 has 4" in caplog.text

@@ -170,8 +170,13 @@ def test_bad_graph_options(context: htp.Context, option: str, value: object) -> 
 def test_vtcm_larger_than_the_device_is_refused_at_finalize(context: htp.Context) -> None:
     with pytest.raises(htp.OutOfMemory, match=r"64 MiB.*8 MiB"):
         relu_graph(context, vtcm_mb=64)
-    with pytest.raises(htp.InvalidArgument, match="40 HVX threads, the device has"):
-        relu_graph(context, "h", hvx_threads=40)
+
+
+def test_more_threads_than_the_device_has_are_refused_at_once(context: htp.Context) -> None:
+    with pytest.raises(htp.InvalidArgument, match="hvx_threads is 40; SM8650 has 4 HVX threads") as caught:
+        context.create_graph("h", hvx_threads=40)
+    assert caught.value.name == "QNN_GRAPH_ERROR_INVALID_ARGUMENT"
+    assert context.graphs == {}
 
 
 def test_priority_cannot_change_after_the_first_asynchronous_execution(graph: htp.Graph) -> None:

@@ -165,7 +165,8 @@ def _add(core: DeviceCore, graph: DeviceGraph, options: OptionValues, wanted: ms
                 priority=wanted.priority,
                 pd=pd,
                 core=wanted.core,
-                hvx=has.hvx if options.hvx_threads is None else options.hvx_threads,
+                # More are those of a binary that was made for a chip with more.
+                hvx=min(options.hvx_threads or has.hvx, has.hvx),
                 vtcm_bytes=options.vtcm_bytes or has.vtcm_bytes,
             )
         )

@@ -234,6 +234,7 @@ def new_options(
     device = context.device
     options = GRAPH.read(wanted, arch=find_soc(device.soc).arch, platform=device.platform)
     _check_vtcm(options, find_soc(device.soc))
+    check_threads(options, find_soc(device.soc))
     _check_beside(context.options, name, options, others)
     if context.options.weight_sharing_enabled:
         _check_shared_vtcm(name, options, others, find_soc(device.soc))
@@ -241,7 +242,10 @@ def new_options(
 
 
 def within(context: OpenContext, name: str, options: OptionValues) -> OptionValues:
-    """A graph's options, checked against its device, with the context's priority if it has none of its own."""
+    """A graph's options, checked against its device, with the context's priority if it has none of its own.
+
+    A binary's graph runs with the HVX threads that there are, as it is compiled again for this chip.
+    """
     device = context.device
     if options.core >= device.cores:
         raise InvalidArgument(
@@ -253,6 +257,16 @@ def within(context: OpenContext, name: str, options: OptionValues) -> OptionValu
             f"graph option num_cores is {options.num_cores}; {device.soc} has {device.cores}",
             st.QNN_GRAPH_ERROR_INVALID_ARGUMENT,
         )
+    threads = find_soc(device.soc).hvx
+    if (options.hvx_threads or 0) > threads:  # of a new graph they were refused
+        log.warning(
+            "graph %r was prepared for %d HVX threads; %s has %d and runs it with those",
+            name,
+            options.hvx_threads,
+            device.soc,
+            threads,
+        )
+        options = options.replace(hvx_threads=threads)
     return options if options.priority is not None else options.replace(priority=context.priority)
 
 
