@@ -280,6 +280,7 @@ def test_lists_that_share_resources_have_one_spill_fill_buffer(maker: htp.Device
         alone = other.create_device(process_domains=1)
         alone.create_context_from_binary(binaries[0])
         assert shared["spill_fill"] == domains_of(alone)[0]["memory"]["spill_fill"]
+    assert shared["reserve"] == 0, "no room is kept for inputs and outputs"
     with pytest.raises(htp.UnsupportedFeature, match="concurrent_optimization needs a Hexagon v81"):
         device.create_contexts_from_binaries(
             binaries, share_resources=True, share_resources_optimization_type="concurrent_optimization"

@@ -167,8 +167,8 @@ DEVICE = Table(
             name="domain_mb",
             seen=(EffectPlace.MEMORY, EffectPlace.REFUSALS),
             kind=Whole(1, SESSION_LIMIT_BYTES // MIB, "MB"),
-            about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then;"
-            " The largest VTCM backup buffer is then counted to the same scale.",
+            about="What a process domain can address; 3840 MB unless given. Less is for trying what happens then:"
+            " the largest VTCM backup buffer is then counted to the same scale.",
         ),
         Option(
             name="host",
