@@ -303,6 +303,26 @@ def test_a_caller_waits_for_its_own_short_runs_and_computes_again(
     wait_until(link.is_soon_clear)
 
 
+def test_a_caller_does_not_wait_for_a_long_run_that_the_loop_has_not_taken_in(
+    local: htp.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, waits, go_on = local.loaded.callee.link, list[Any](), threading.Event()
+    monkeypatch.setattr("openhtp.runtime.links.thread_link.block", lambda *given: waits.append(given))
+    local.execute_async(*arrays(local)).result(PATIENCE_S)  # memory for its data is registered with the loop
+    link._core.post(lambda: go_on.wait(PATIENCE_S))
+    queued = local.execute_async(*arrays(local))
+    counts = []
+    for most_ns in (0, 1 << 62):  # it is a long run, and a short one
+        monkeypatch.setattr("openhtp.device.direct.SHORT_STEP_NS", most_ns)
+        link.is_soon_clear()
+        counts.append(len(waits))
+    not_taken_in = not link._core.executions.jobs
+    go_on.set()
+    queued.result(PATIENCE_S)
+    assert not_taken_in
+    assert counts == [0, 1]
+
+
 def test_a_client_that_does_not_hear_is_held_back(local: htp.Graph, short: None) -> None:
     """Short runs count among those whose notifications are still to return, as queued ones do."""
     bound = BoundCall(local, *arrays(local))

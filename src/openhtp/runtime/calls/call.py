@@ -101,6 +101,11 @@ class Call:
         """For messages."""
         return self.callee.name
 
+    @property
+    def graph_number(self) -> int:
+        """As the device knows it."""
+        return self.callee.number
+
     def hold_handles(self) -> int:
         """Take the graph, the profile and signal handles, then wait for a place in the queue.
 

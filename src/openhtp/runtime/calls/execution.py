@@ -67,6 +67,12 @@ class Execution:
         """Whether the execution is over, whatever its outcome."""
         return self._call is None
 
+    @property
+    def graph_number(self) -> int | None:
+        """Its graph's number on the device; None for a run of an app, and once it is over."""
+        call = self._call
+        return None if call is None else call.graph_number
+
     def cancelled(self) -> bool:
         """Whether cancel() or an abort signal ended it."""
         return self._error is not None and self._error.code == st.QNN_GRAPH_ERROR_ABORTED.code

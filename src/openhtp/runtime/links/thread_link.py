@@ -166,8 +166,16 @@ class ThreadLink(RpcLink):
             return True
         if not all(is_short(job.graph) for job in list(self._core.executions.jobs.values())):
             return False
-        last = next(reversed(list(self._pending.values())), None)
-        return (last is None or block(last, _MOMENT_S)) and self.is_clear
+        ahead = list(self._pending.values())
+        if not all(map(self._is_short, ahead)):
+            return False
+        return (not ahead or block(ahead[-1], _MOMENT_S)) and self.is_clear
+
+    def _is_short(self, execution: Execution) -> bool:
+        """Whether a pending execution is, which the loop may not have taken in yet: then it has no job there."""
+        session, number = self._core_session, execution.graph_number
+        graph = None if session is None or number is None else session.graphs.get(number)
+        return execution.done() or (graph is not None and is_short(graph))
 
     def sitting(self, run: Callable[[object], bool]) -> bool:
         """Let ``run`` compute in the loop's seat. The seat is given up whatever ``run`` raises."""

@@ -39,6 +39,7 @@ class AppRun:
 
     profile: Sheet | None = None
     synchronous = False
+    graph_number: int | None = None
 
     def __init__(
         self, app: App, context: OpenContext, notify: Notify | None, notify_param: object, signal: Interrupt | None
