@@ -22,6 +22,7 @@ HOSTS = (
     "exit_with_threads_at_work",
     "four_exits_at_once",
     "fork_with_threads_at_work",
+    "cancelled_threads",
     "signals",
     "small_stacks",
     "closed_streams",

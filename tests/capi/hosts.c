@@ -228,6 +228,50 @@ static void host_fork_with_threads_at_work(void)
     unload();
 }
 
+/* ---- threads that are cancelled ---- */
+
+static network own_networks[4];
+
+static void *run_until_cancelled(void *own)
+{
+    values v;
+    fill(&own_networks[(size_t)own], &v, (int)(size_t)own);
+    for (int i = 0;; i++) {
+        NEED(run(&own_networks[(size_t)own]));
+        if (i == 3)
+            atomic_fetch_add(&busy, 1);
+        pthread_testcancel();
+    }
+}
+
+static void host_cancelled_threads(void)
+{
+    pthread_t threads[4];
+    load(library_path);
+    network n = build(make_context(0), "own");
+    values v;
+    for (int i = 0; i < 4; i++)
+        own_networks[i] = build(make_context(0), "g");
+    for (int round = 0; round < 10; round++) {
+        atomic_store(&busy, 0);
+        for (size_t i = 0; i < 4; i++)
+            pthread_create(&threads[i], NULL, run_until_cancelled, (void *)i);
+        await(&busy, 4);
+        rest(any(3000));
+        for (int i = 0; i < 4; i++)
+            pthread_cancel(threads[i]);
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+        fill(&n, &v, round);
+        NEED(run(&n));
+        check(v.a, v.b, v.o);
+    }
+    for (int i = 0; i < 4; i++)
+        NEED(CALL(CONTEXT_FREE, own_networks[i].context, (handle)NULL));
+    NEED(CALL(CONTEXT_FREE, n.context, (handle)NULL));
+    unload();
+}
+
 /* ---- signals that interrupt every call of the system ---- */
 
 static atomic_int alarms;
@@ -343,6 +387,7 @@ int main(int count, char **words)
         {"exit_with_threads_at_work", host_exit_with_threads_at_work},
         {"four_exits_at_once", host_four_exits_at_once},
         {"fork_with_threads_at_work", host_fork_with_threads_at_work},
+        {"cancelled_threads", host_cancelled_threads},
         {"signals", host_signals},
         {"small_stacks", test_small_stacks},
         {"closed_streams", host_closed_streams},

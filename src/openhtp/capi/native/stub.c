@@ -196,7 +196,7 @@ static word without_python(unsigned id)
     return DEVICE_GONE;
 }
 
-static word dispatch(unsigned id, const word *arguments, unsigned count)
+static word ask_python(unsigned id, const word *arguments, unsigned count)
 {
     if (atomic_load(&closed))
         return without_python(id);
@@ -231,6 +231,21 @@ static word dispatch(unsigned id, const word *arguments, unsigned count)
     }
     atomic_fetch_sub(&under_way, 1);
     return answer;
+}
+
+/* A thread that is cancelled ends after the call: in the middle of it, it would take the interpreter's lock along, for
+   which all others then wait for ever. */
+static word dispatch(unsigned id, const word *arguments, unsigned count)
+{
+#ifdef PTHREAD_CANCEL_DISABLE /* not on Android, which cancels no threads */
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    word answer = ask_python(id, arguments, count);
+    pthread_setcancelstate(before, NULL);
+    return answer;
+#else
+    return ask_python(id, arguments, count);
+#endif
 }
 
 /* ---- the functions: their number and what they take ------------------------------------------------------------- */
