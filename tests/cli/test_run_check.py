@@ -223,6 +223,25 @@ def test_other_boxes_are_too_far(tmp_path: Path) -> None:
     assert "without a partner" in invoke(path, "--input", tmp_path / "in.npz", code=1)
 
 
+def test_what_a_choice_only_flows_into_keeps_its_order(tmp_path: Path) -> None:
+    """Routing by the two best of four: a token or class at another place would be wrong."""
+    nodes = [
+        helper.make_node("TopK", ["x", "count"], ["best", "which"]),
+        helper.make_node("ScatterElements", ["zeros", "which", "best"], ["y"], axis=-1),
+        helper.make_node("Concat", ["best", "best"], ["both"], axis=1),
+    ]
+    outputs = [floats("y", [1, 9, 4]), floats("both", [1, 18, 2]), floats("best", [1, 9, 2])]
+    path = saved(
+        tmp_path / "m.onnx",
+        nodes,
+        [floats("x", [1, 9, 4])],
+        outputs,
+        count=np.array([2], np.int64),
+        zeros=np.zeros((1, 9, 4), np.float32),
+    )
+    assert "as a set" not in invoke(path)
+
+
 def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
     """A Dropout that trains draws other numbers each time: half precision is not to blame."""
     nodes = [helper.make_node("Dropout", ["x", "ratio", "train"], ["d"]), helper.make_node("Relu", ["d"], ["y"])]

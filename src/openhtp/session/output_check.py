@@ -54,7 +54,7 @@ def check_outputs(
     """
     reference = _reference(model, samples)
     exact = reference(list(outputs))
-    chosen = chosen_outputs(ModelProto.FromString(model).graph) & set(outputs)
+    chosen = chosen_outputs(ModelProto.FromString(model).graph)
     checked = {}
     for name, row_set in compare_row_sets(exact, outputs, chosen, least_db).items():
         checked[name] = _checked_set(row_set, joined(exact[name]), least_db)

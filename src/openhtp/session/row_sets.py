@@ -2,7 +2,8 @@
 
 Half precision swaps rows whose scores are nearly equal, and drops another one at the cut. Outputs with equally
 many rows belong together (boxes, scores, classes), and are paired together. A row near the cut may have no
-partner.
+partner. An output with another number of rows than were chosen (a router's tokens, the classes of a network that
+looks up neighbours) has an order of its own, and is no such set.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import numpy_helper
 
 from openhtp.session.accuracy import Closeness, closeness
 
@@ -21,6 +23,9 @@ Array = npt.NDArray[Any]
 _CHOICES = frozenset(("NonMaxSuppression", "TopK"))
 # A box of 4 numbers and its score, at least.
 _BOX_AND_SCORE = 5
+ChosenCounts = frozenset[int | None]
+"""How many rows a choice may have left; None: it depends on the numbers."""
+ANY_COUNT: ChosenCounts = frozenset({None})
 # A row so near to the one at its own place, as a share of what is allowed, is that row.
 _SAME = 0.1
 
@@ -34,25 +39,52 @@ class RowSet:
     note: str
 
 
-def chosen_outputs(graph: Any) -> set[str]:
-    """Outputs of a graph's protobuf whose order, or choice, depends on scores."""
-    depend: set[str] = set()
+def chosen_outputs(graph: Any) -> dict[str, ChosenCounts]:
+    """Outputs of a graph's protobuf that depend on a choice, with how many rows each may have if it is one."""
+    constants = {value.name: value for value in graph.initializer}
+    chosen: dict[str, ChosenCounts] = {}
     for node in graph.node:
-        if node.op_type in _CHOICES or not depend.isdisjoint(node.input):
-            depend.update(node.output)
-    return {value.name for value in graph.output if value.name in depend}
+        if node.op_type == "Constant":
+            constants |= {name: each.t for name in node.output for each in node.attribute if each.name == "value"}
+        counts = _chosen_by(node, constants) | _carried(node, chosen)
+        if counts:
+            chosen.update(dict.fromkeys(node.output, counts))
+    return {value.name: chosen[value.name] for value in graph.output if value.name in chosen}
+
+
+def _chosen_by(node: Any, constants: Mapping[str, Any]) -> ChosenCounts:
+    """How many a node itself chooses."""
+    if node.op_type not in _CHOICES:
+        return frozenset()
+    if node.op_type == "TopK" and len(node.input) > 1 and node.input[1] in constants:
+        return frozenset({int(numpy_helper.to_array(constants[node.input[1]]).reshape(-1)[0])})
+    return ANY_COUNT
+
+
+def _carried(node: Any, chosen: Mapping[str, ChosenCounts]) -> ChosenCounts:
+    """How many rows come in; a Concat may have put them one after the other."""
+    incoming = [chosen[name] for name in node.input if name in chosen]
+    counts = frozenset[int | None]().union(*incoming)
+    if node.op_type == "Concat" and len(incoming) == len(node.input) and None not in counts:
+        counts |= {sum(max(count or 0 for count in each) for each in incoming)}
+    return counts
 
 
 def compare_row_sets(
     exact: Mapping[str, Sequence[Array]],
     other: Mapping[str, Sequence[Array]],
-    names: set[str],
+    chosen: Mapping[str, ChosenCounts],
     least_db: float,
 ) -> dict[str, RowSet]:
-    """Compare the named outputs as sets of rows, those with equally many rows together."""
+    """Compare outputs that are choices as sets of rows, those with equally many rows together."""
     together: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name in exact:
-        if name in names and exact[name][0].ndim and exact[name][0].dtype.kind in "biuf":
+        array = exact[name][0]
+        if (
+            array.ndim
+            and array.dtype.kind in "biuf"
+            and not chosen.get(name, frozenset()).isdisjoint({None, _row_axis(array)})
+        ):
             together[tuple(len(_rows(array)) for array in exact[name])].append(name)
     row_sets: dict[str, RowSet] = {}
     for members in together.values():
@@ -91,10 +123,18 @@ def _compare(
     }
 
 
+def _is_batched(array: Array) -> bool:
+    return array.ndim > 2 or (array.ndim == 2 and array.shape[0] == 1)
+
+
+def _row_axis(array: Array) -> int:
+    """How many rows one picture has."""
+    return int(array.shape[1 if _is_batched(array) else 0])
+
+
 def _rows(array: Array) -> Array:
     """An output as rows of numbers; of a batch, all rows one after the other."""
-    batched = array.ndim > 2 or (array.ndim == 2 and array.shape[0] == 1)
-    count = int(np.prod(array.shape[:2])) if batched else array.shape[0]
+    count = int(np.prod(array.shape[:2])) if _is_batched(array) else array.shape[0]
     return array.reshape(count, -1) if array.size else np.zeros((0, 1), array.dtype)
 
 
