@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import pickle
+import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +179,30 @@ def test_an_initializer_that_does_not_fit_is_refused(scaled, name, array, words)
     options.add_initializer(name, ort.OrtValue.ortvalue_from_numpy(array))
     with pytest.raises(InvalidArgument, match=words):
         ort.InferenceSession(scaled, options)
+
+
+def test_inputs_live_until_the_callback_has_returned(session):
+    entered, dropped, called = threading.Event(), threading.Event(), threading.Event()
+    alive = []
+
+    def callback(results, data, error):
+        entered.set()
+        dropped.wait(PATIENCE_S)
+        alive.append(ref() is not None)
+        called.set()
+
+    array = X.copy()
+    ref = weakref.ref(array)
+    session.run_async(None, {"input": array}, callback)
+    del array
+    assert entered.wait(PATIENCE_S)
+    gc.collect()
+    dropped.set()
+    assert called.wait(PATIENCE_S)
+    assert alive == [True]
+    session.run_async(None, {"input": X}).result(PATIENCE_S)  # what was called back before is over then
+    gc.collect()
+    assert ref() is None
 
 
 def test_values_go_through_dlpack_without_a_copy():

@@ -265,7 +265,7 @@ class InferenceSession:
         pending = self._executable.queue(call, self._carrier, noted)
         self._watch.follow(pending, input_feed, names)
         if callback is not None:
-            pending.add_done_callback(lambda run: _notify(run, callback, user_data))
+            pending.add_done_callback(lambda run: _notify(run, callback, user_data, input_feed))
         return pending
 
     def run_with_ort_values(
@@ -390,7 +390,8 @@ def check_run_options(run_options: object) -> None:
         raise Aborted("the run was not begun: terminate is set in its run_options")
 
 
-def _notify(run: PendingRun, callback: Callback, user_data: Any) -> None:
+def _notify(run: PendingRun, callback: Callback, user_data: Any, _held: Mapping[str, Any]) -> None:
+    """Call back. Until that has returned the inputs are held, as by ONNX Runtime, also if nobody else does."""
     error = run.exception()
     if error is not None:
         callback([], user_data, str(error))

@@ -201,4 +201,7 @@ class Notifier:
 
     def _report_slow(self, function: object, took_ns: int) -> None:
         with contextlib.suppress(BaseException):
-            log.warning("notify callback %r took %.1f ms; later notifications waited", function, took_ns / 1e6)
+            # By name: a handler that keeps records would keep alive what the callback holds.
+            log.warning(
+                "notify callback %s took %.1f ms; later notifications waited", repr(function), took_ns / 1e6
+            )
