@@ -221,8 +221,10 @@ def _from_qhas(data: bytes, name: str) -> ProfileSide:
         nodes = {str(row["qnn_op"]): _count(row["cycles"]) for row in rows}
         timeline = max(_count(row["timeline_cycles"]) for row in overall)
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        # Not its repr: of a file that is no text, that repeats the whole file.
+        reason = f"{type(problem).__name__}: {problem}"
         raise BadProfile(
-            f"{name} is no profile log or schematic of openhtp, and no analysis summary (QHAS): {problem!r}"
+            f"{name} is no profile log or schematic of openhtp, and no analysis summary (QHAS): {reason}"
         ) from problem
     source: dict[str, Any] = document.get("source") if isinstance(document.get("source"), dict) else {}
     clock = source.get("clock_mhz", 0)
