@@ -47,6 +47,7 @@ def test_it_shows_chips_charts_and_kernels(
     settle(page)
     first = document["estimates"][0]
     assert page.locator("#cards .card").first.inner_text().startswith(f"{first['total_us']:.1f} us")
+    assert page.locator("#cards .card").last.inner_text().startswith(f"{first['macs'] / 1e6:.2f} M\n")
     assert "all times modelled" in page.inner_text("header")
     assert page.locator("#chips .tabulator-row").count() == 2
     dearest = max(first["ops"], key=lambda op: op["us"])
