@@ -148,6 +148,18 @@ def test_missing_file_and_wrong_opset_are_said_so(tmp_path: Path) -> None:
         load(model_of([node("Relu", "x", "y")], {"x": [1]}, ["y"], opset=3))
 
 
+def test_models_of_other_kinds_are_called_what_they_are() -> None:
+    with pytest.raises(htp.BadModel, match="ONNX Runtime's own format"):
+        load(b"\x18\0\0\0ORTM" + bytes(64))
+    tree = node("TreeEnsembleClassifier", "x", "y z", domain="ai.onnx.ml")
+    with pytest.raises(htp.UnsupportedOp, match=r"not supported; of 'ai\.onnx\.ml' the HTP has no operators"):
+        load(model_of([tree], {"x": [1, 4]}, ["y"]))
+    words = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
+    graph = helper.make_graph([node("Identity", "x", "y")], "g", [words], [words])
+    with pytest.raises(htp.UnsupportedFeature, match="element type string"):
+        load(helper.make_model(graph).SerializeToString())
+
+
 def test_subgraphs_sparse_constants_and_strings_are_refused() -> None:
     body = helper.make_graph([node("Relu", "x", "z")], "body", [], [helper.make_empty_tensor_value_info("z")])
     with pytest.raises(htp.UnsupportedFeature, match="Loop and Scan"):

@@ -35,6 +35,8 @@ _MAX_WEIGHT_BYTES = 16 * GIB
 _DOMAINS = {"ai.onnx": ""}
 _NARROW = {TensorProto.INT4: "int4", TensorProto.UINT4: "uint4"}
 
+_ORT_FORMAT = b"ORTM"
+
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | ModelProto
 """What a model is read from: a file, its bytes, or what ``onnx.load`` gives."""
 
@@ -79,6 +81,10 @@ def parse_model(data: bytes) -> Any:
     """The protobuf of a model. Raises BadModel when the bytes are not one."""
     if not data:
         raise BadModel("the file is empty; expected an ONNX model")
+    if data[4:8] == _ORT_FORMAT:
+        raise BadModel(
+            "the model is in ONNX Runtime's own format (.ort); give the ONNX model that it was made from"
+        )
     try:
         proto = ModelProto.FromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
@@ -359,7 +365,8 @@ def _numpy_type(elem_type: int, name: str) -> np.dtype[Any]:
     except KeyError:
         raise BadModel(f"value {name!r} has the unknown element type {elem_type}") from None
     if dtype.kind not in "biuf":
-        raise UnsupportedFeature(f"value {name!r} has element type {dtype}, which the HTP does not know")
+        word = "string" if dtype.kind == "O" else dtype
+        raise UnsupportedFeature(f"value {name!r} has element type {word}, which the HTP does not know")
     return dtype
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.core.errors import BadModel, UnsupportedFeature, error_context
+from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, error_context
 from openhtp.frontend.expansion import expand
 from openhtp.frontend.folding import can_fold, constant_of, fold
 from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueType, is_op
@@ -121,6 +121,9 @@ def _output_types(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType]:
     outputs = infer_types(dataclasses.replace(node, opset=max(node.opset, first)), types, typed.constants)
     if outputs is None:
         outputs = _padded_selection(node, typed)
+    if outputs is None and node.domain not in ("", MICROSOFT):
+        # No sizes would help.
+        raise UnsupportedOp(f"{node.title} is not supported; of {node.domain!r} the HTP has no operators")
     if outputs is None:
         raise UnsupportedFeature(
             f"{node.title}: the size of its output depends on data; the HTP takes fixed shapes only."
