@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from pathlib import Path
 
@@ -49,6 +50,36 @@ def test_notes_in_a_model_survive() -> None:
     assert {"author": "ModelProto"}.items() <= {item.key: item.value for item in made.metadata_props}.items()
     assert [item.value for item in made.graph.metadata_props] == ["GraphProto"]
     assert [item.value for item in made.graph.input[0].metadata_props] == ["ValueInfoProto"]
+
+
+def test_the_quantizer_gets_no_branches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its preparations crash on some Ifs, as in a speech detector for two sample rates."""
+    result = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    slow, fast = (
+        helper.make_graph([helper.make_node("MatMul", ["x", weight], ["z"], name=weight)], weight, [], result)
+        for weight in ("slow", "fast")
+    )
+    model = _model(
+        [
+            helper.make_node("Equal", ["rate", "usual"], ["is_usual"]),
+            helper.make_node("If", ["is_usual"], ["y"], then_branch=fast, else_branch=slow),
+        ],
+        [1, 8],
+        {"slow": _weights(8, 8), "fast": _weights(8, 8), "rate": np.array(16), "usual": np.array(16)},
+        ["y"],
+    )
+    prepared: list[list[str]] = []
+    quantizer = importlib.import_module("openhtp.frontend.quantize")
+    prepare = quantizer._qnn.qnn_preprocess_model
+
+    def noted(source: str, target: str) -> bool:
+        prepared.append([node.op_type for node in onnx.load(source).graph.node])
+        return bool(prepare(source, target))
+
+    monkeypatch.setattr(quantizer._qnn, "qnn_preprocess_model", noted)
+    made = ModelProto.FromString(quantize_model(model, _samples(1, 8)).model)
+    assert "If" not in prepared[0]
+    assert "fast" in {node.name for node in made.graph.node}
 
 
 def test_a_quantized_model_is_told_so(tmp_path: Path) -> None:

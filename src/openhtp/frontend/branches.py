@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, ModelProto, helper
 
+from openhtp.core.errors import UnsupportedFeature
+from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.frontend.probing import with_outputs
 
 Array = npt.NDArray[Any]
-OpenSession = Callable[[bytes], Any]
 # Ifs inside Ifs are settled from the outside in.
 _DEEPEST = 16
 
 
-def with_settled_branches(
-    model: bytes, samples: Sequence[Mapping[str, Array]], open_session: OpenSession
-) -> bytes:
+def settled(model: bytes, samples: Sequence[Mapping[str, Array]]) -> bytes:
     """The model with the branch that all samples take in place of each If; where they differ, the If stays."""
     for _ in range(_DEEPEST):
         proto = ModelProto.FromString(model)
-        branches = _taken(model, proto.graph, samples, open_session)
+        branches = _taken(model, proto.graph, samples)
         if not branches:
             return model
         _settle(proto.graph, branches)
         model = proto.SerializeToString()
     return model
+
+
+def plain_session(model: bytes) -> Any:
+    """ONNX Runtime without its optimisations: those crash on some Ifs whose condition is a constant."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise UnsupportedFeature(f"onnxruntime cannot look into the model: {error}") from error
 
 
 def all_inputs(node: Any) -> Iterator[str]:
@@ -45,15 +55,13 @@ def _bodies(node: Any) -> list[Any]:
     return [item.g for item in node.attribute if item.type == AttributeProto.GRAPH]
 
 
-def _taken(
-    model: bytes, graph: Any, samples: Sequence[Mapping[str, Array]], open_session: OpenSession
-) -> dict[str, str]:
+def _taken(model: bytes, graph: Any, samples: Sequence[Mapping[str, Array]]) -> dict[str, str]:
     """The branch of each If, by the first output of the If."""
     conditions = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "If"}
     if not conditions or not samples:
         return {}
     names = list(dict.fromkeys(conditions.values()))
-    session = open_session(with_outputs(model, names))
+    session = plain_session(with_outputs(model, names))
     wanted = {value.name for value in session.get_inputs()}
     runs = [
         session.run(names, {name: array for name, array in feeds.items() if name in wanted}) for feeds in samples

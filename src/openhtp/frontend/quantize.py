@@ -23,6 +23,7 @@ from onnx import numpy_helper
 from openhtp.core.checks import items_of, shown
 from openhtp.core.errors import BadModel, InvalidArgument, UnsupportedError, UnsupportedFeature
 from openhtp.engine.onnxruntime import part
+from openhtp.frontend.branches import settled
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_import import RECURRENT, import_model
 from openhtp.frontend.onnx_reader import ModelSource, model_bytes, parse_model, read_model
@@ -174,7 +175,10 @@ def quantize_model(
     fixed = with_fixed_inputs(model, dims, freeze)
     refuse_quantized(fixed)
     import_model(read_model(fixed))
-    bare, notes = without_notes(fixed)
+    with _translated():
+        # The quantizer's preparations crash on some Ifs. The HTP takes only those that go one way for all samples.
+        straight = settled(fixed, samples)
+    bare, notes = without_notes(straight)
     lifted, masks = with_finite_masks(with_own_biases(with_lifted_constants(bare)))
     if per_channel:
         lifted = with_opset(lifted, _PER_CHANNEL_OPSET)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from openhtp.config import Source
 from openhtp.core.errors import BadModel
 from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.frontend.branches import settled
 from openhtp.frontend.probing import ValueProbe, find_probes, with_outputs
 from openhtp.session.inference import InferenceSession
 from openhtp.session.range_check import float_values
@@ -83,7 +84,7 @@ def compare_outputs(
     progress: Callable[[int], None] | None = None,
 ) -> list[OutputReport]:
     """Run the samples on all three and report per output, over all samples together."""
-    exact, cpu = _run_cpu(float_model, samples), _run_cpu(quantized, samples)
+    exact, cpu = _run_cpu(settled(float_model, samples), samples), _run_cpu(quantized, samples)
     htp = _run_htp(quantized, samples, soc, backend_config, progress)
     return [
         OutputReport(name, closeness(exact[name], cpu[name]), closeness(exact[name], htp[name])) for name in exact

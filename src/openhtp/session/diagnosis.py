@@ -13,8 +13,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from openhtp.core.errors import QnnError
 from openhtp.core.precision import half_constant
+from openhtp.frontend.branches import settled
 from openhtp.session.accuracy import NodeReport, first_diverging, trace_nodes
-from openhtp.session.range_check import LARGEST, check_range, settled
+from openhtp.session.range_check import LARGEST, check_range
 
 Array = npt.NDArray[Any]
 _SAMPLES = 2

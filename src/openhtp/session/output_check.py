@@ -18,8 +18,8 @@ from onnx import ModelProto
 
 from openhtp.core.errors import BadModel, QnnError, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime, refusal_in_words
+from openhtp.frontend.branches import settled
 from openhtp.session.accuracy import Closeness, closeness
-from openhtp.session.range_check import settled
 from openhtp.session.row_sets import RowSet, chosen_outputs, compare_row_sets
 
 Array = npt.NDArray[Any]

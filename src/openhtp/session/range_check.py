@@ -18,14 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
-from openhtp.core.errors import UnsupportedFeature
 from openhtp.core.threads import OwnThread
 from openhtp.core.units import MIB
-from openhtp.engine.onnxruntime import onnxruntime
+from openhtp.frontend.branches import all_inputs, plain_session, settled
 from openhtp.frontend.fixing import Dims, Freeze
 from openhtp.frontend.onnx_reader import ModelSource, open_model
 from openhtp.frontend.probing import MASK_USES, with_fixed_inputs, with_outputs
-from openhtp.session.branches import all_inputs, with_settled_branches
 from openhtp.session.pending import PendingRun
 
 log = logging.getLogger(__name__)
@@ -94,7 +92,7 @@ def float_values(model: bytes) -> list[str]:
         if not depend.isdisjoint(all_inputs(node)):
             depend.update(node.output)
     computed = [name for node in graph.node for name in node.output if name in depend and name]
-    session = _session(with_outputs(model, computed))
+    session = plain_session(with_outputs(model, computed))
     return [value.name for value in session.get_outputs() if value.type in _FLOATS and value.name in set(computed)]
 
 
@@ -111,7 +109,7 @@ def _bounds(
     measured = ModelProto()
     measured.CopyFrom(proto)
     measured.graph.node.extend(nodes)
-    session = _session(measured.SerializeToString())
+    session = plain_session(measured.SerializeToString())
     wanted = {value.name for value in session.get_inputs()}
     runs = [session.run(None, {name: a for name, a in feeds.items() if name in wanted}) for feeds in samples]
     table = np.array([[float(value) for value in run] for run in runs]).reshape(len(samples), -1, 2)
@@ -131,21 +129,6 @@ def _only_hides(name: str, readers: Mapping[str, list[Any]]) -> bool:
         seen |= further
         waiting += further
     return True
-
-
-def settled(model: bytes, samples: Sequence[Mapping[str, Array]]) -> bytes:
-    """The model as it runs on these samples, without the branches that they do not take."""
-    return with_settled_branches(model, samples, _session)
-
-
-def _session(model: bytes) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise UnsupportedFeature(f"onnxruntime cannot look into the model: {error}") from error
 
 
 class RangeWatch:
@@ -223,7 +206,7 @@ class RangeWatch:
 
     def _is_finite_on_cpu(self, feeds: Mapping[str, Array], name: str) -> bool:
         """Whether an output has neither infinities nor NaNs in full precision."""
-        session = _session(with_fixed_inputs(self._source, self._dims, self._freeze, may_stay_open=True))
+        session = plain_session(with_fixed_inputs(self._source, self._dims, self._freeze, may_stay_open=True))
         wanted = {value.name for value in session.get_inputs()}
         (output,) = session.run([name], {key: array for key, array in feeds.items() if key in wanted})
         return _is_finite(output)
