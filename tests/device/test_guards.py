@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import openhtp as htp
-from openhtp.device import core as core_module, executions as executions_module
+from openhtp.device import core as core_module, executions as executions_module, intake as intake_module
 from openhtp.device.answers import unexpected
 from openhtp.device.contexts import DeviceGraph
 from openhtp.device.requests import graphs as graph_requests
@@ -85,6 +85,16 @@ def neighbour(server: Server) -> Iterator[Client]:
 
 
 def execute(client: Client) -> None:
+    """Through the scheduler, as an execution that may time out does."""
+    signal = client.backend.create_signal(timeout_us=int(PATIENCE_S * 1e6))
+    client.graph.execute_async({"x": ramp()}, signal=signal).result(PATIENCE_S)
+
+
+def execute_in_a_row(client: Client, server: Server) -> None:
+    """Without the scheduler, as executions of a graph that is known to be short."""
+    for session in server.core.sessions.values():
+        for graph in session.graphs.values():
+            graph.expected_ns = 1  # type: ignore[union-attr]
     client.graph.execute_async({"x": ramp()}).result(PATIENCE_S)
 
 
@@ -207,6 +217,42 @@ def test_a_failure_is_its_owners(
         fresh.execute({"x": ramp()})
     elif act is not free:
         assert victim.device.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("find", "is_lost"),
+    [
+        (part("_intake._take"), True),
+        (lambda server: (intake_module, "bind_ports"), False),
+        (lambda server: (intake_module, "computed"), False),
+        (lambda server: (DeviceGraph, "give_back"), False),
+    ],
+)
+def test_a_failure_in_a_row_is_its_owners(
+    find: Callable[[Server], tuple[Any, str]],
+    is_lost: bool,
+    server: Server,
+    victim: Client,
+    neighbour: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, name = find(server)
+    bomb = Bomb(getattr(target, name), RuntimeError)
+    monkeypatch.setattr(target, name, bomb)
+    neighbour.works()
+    bomb.armed = True
+    caught: htp.QnnError | None = None
+    try:
+        execute_in_a_row(victim, server)
+    except htp.QnnError as failure:
+        caught = failure
+    assert isinstance(caught, htp.DeviceLost) == is_lost
+    assert bomb.went_off.is_set()
+    settled(server)
+    neighbour.works()
+    server.core.loop.scheduler.check()
+    assert not server.core.executions.jobs
+    assert neighbour.device.restarts == 0
 
 
 def test_the_neighbours_of_a_failed_action_are_served(server: Server, victim: Client, neighbour: Client) -> None:

@@ -170,6 +170,7 @@ class DeviceCore:
     ) -> Answer | Task[Any]:
         """Answer a request, or return the task whose end answers it. Takes over all descriptors."""
         begin = self.clock.now()
+        self.executions.line_up()
         try:
             result = answer(Asked(self, descriptors, session, host), request)
         finally:

@@ -183,9 +183,13 @@ def sit_down(core: DeviceCore, seat: Seat, graph: DeviceGraph, caller: object, *
 
 def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
     """Whether an execution may run at once, with nothing to wait for or to heed. The caller has the seat."""
+    return not core.executions.jobs and is_free(core, session, graph)
+
+
+def is_free(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
+    """Whether nothing holds up, watches or changes the executions of a graph."""
     return not (
-        core.executions.jobs
-        or core.recording.enabled
+        core.recording.enabled
         or core.loop.held
         or session.staged
         or session.held

@@ -69,12 +69,17 @@ class Executions:
         self.recording: Recording  # likewise
         self.power: Power  # likewise
         self.on_broken: OnBroken = _raise
+        # Called before an execution is queued: those that were to need no queue come first.
+        self.line_up: Callable[[], None] = _nothing
+        # Called when none is under way any more.
+        self.when_idle: Callable[[], None] = _nothing
         # Whether the end of an execution was reported to a client since the server last looked here.
         self.told = False
         self._numbers = numbers
 
     def execute(self, session: Session, outlet: Reports, frame: bytes) -> None:
         """Take an EXECUTE frame. An error in its content is reported as the execution's end."""
+        self.line_up()
         if len(frame) < frames.EXECUTE_HEAD.size:
             raise ProtocolError(f"execute frame of {len(frame)} bytes")
         head = frames.EXECUTE_HEAD.unpack_from(frame)
@@ -245,6 +250,8 @@ class Executions:
         finally:
             if job.graph.switch is not None:
                 job.graph.switch.ended(job)
+            if not self.jobs:
+                self.when_idle()
 
     def _report_anyway(self, job: Job, error: Exception) -> None:
         """Reporting an end failed. Report that failure instead; if even that fails, the client has to go."""
@@ -351,6 +358,10 @@ class Executions:
         if job.powered is not None:
             profile.power_up_ns, profile.clocks = job.powered[0], job.powered[1].ratios
         return head + msgspec.msgpack.encode(profile)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _raise(session: Session, error: Exception) -> None:

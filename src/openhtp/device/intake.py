@@ -1,14 +1,39 @@
-"""Takes executions in: reads frames from clients' ducts, a limited number from each client in turn."""
+"""Takes executions in: reads frames from clients' ducts, a limited number from each client in turn.
+
+Short executions of one graph are computed in a row without the scheduler while nothing else is under way.
+Where no other execution could come first or in between, a queue decides nothing, and for a short graph the
+queue costs more than the computing. They wait in the row, in the order of their arrival, and the loop looks
+at its inbox as often as between other steps. As soon as anything else is asked for, the rest of them line up
+with the scheduler, before it: an execution of another graph, one with a timeout or a profile, a cancel, a
+request.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from openhtp.core import status as st
+from openhtp.core.errors import QnnError
+from openhtp.device.answers import unexpected
+from openhtp.device.binding import bind_ports
 from openhtp.device.connection import Connection, ServedDuct
+from openhtp.device.contexts import DeviceGraph
+from openhtp.device.direct import is_free, is_short
 from openhtp.device.executions import Executions
+from openhtp.device.jobs import Reports
+from openhtp.device.loop import POLL_INTERVAL_NS, SchedulerFailed
+from openhtp.device.runner import computed
+from openhtp.device.sessions import Session
 from openhtp.rpc import channel, frames
 from openhtp.rpc.channel import ProtocolError
+
+if TYPE_CHECKING:
+    from openhtp.device.core import DeviceCore
+    from openhtp.engine.protocol import Run
+
+log = logging.getLogger(__name__)
 
 # Frames taken from one client, on all its ducts together, before the others have their turn.
 FRAMES_PER_TURN = 64
@@ -16,11 +41,19 @@ FRAMES_PER_TURN = 64
 MAX_EARLY_CANCELS = 1024
 
 
+# What is done with the frame of an execution of a session, whose end is reported to the outlet.
+Take = Callable[[Session, Reports, bytes], None]
+
+
 class Intake:
     """Reads ducts. ``new_turn`` gives every client its share again."""
 
-    def __init__(self, executions: Executions, on_end: Callable[[Connection, ServedDuct], None]) -> None:
+    def __init__(
+        self, executions: Executions, take: Take, on_end: Callable[[Connection, ServedDuct], None]
+    ) -> None:
+        """``take`` is given every EXECUTE frame."""
         self._executions = executions
+        self._take = take
         self._on_end = on_end
         self._turn = 0
         self._view = memoryview(bytearray(channel.MAX_MESSAGE))
@@ -46,7 +79,7 @@ class Intake:
             if connection.closed:
                 return True
             raise ProtocolError("an execution before Hello")
-        executions, view, receive = self._executions, self._view, duct.sock.recv_into
+        take, view, receive = self._take, self._view, duct.sock.recv_into
         while connection.share > 0 and not duct.closed:
             try:
                 count = receive(view)
@@ -61,11 +94,12 @@ class Intake:
             self.took_any = True
             kind = view[0]
             if kind == frames.EXECUTE:
-                executions.execute(session, duct.outlet, bytes(view[:count]))
+                take(session, duct.outlet, bytes(view[:count]))
                 if connection.early_cancels:
                     self._cancel_early(connection, frames.read_head(view).job)
             elif kind == frames.CANCEL and count >= frames.EXECUTE_HEAD.size:
                 head = frames.read_head(view)
+                self._executions.line_up()
                 if head.flags & frames.FLAG_ANSWER:
                     self._settle(connection, duct, head.job)
                 else:
@@ -109,3 +143,153 @@ class Intake:
         if job in connection.early_cancels:
             del connection.early_cancels[job]
             self._executions.cancel(session, job)
+
+
+class RowEntry(NamedTuple):
+    """An execution in the row: where its end is reported, its frame, and when that was read."""
+
+    outlet: Reports
+    frame: bytes
+    received_ns: int
+
+
+class ExecutionRow:
+    """At any time of one graph of one client. All methods belong to the loop's thread."""
+
+    def __init__(self, core: DeviceCore) -> None:
+        self._core = core
+        core.executions.line_up = self.line_up
+        core.executions.when_idle = self._begin
+        self._session: Session
+        self._graph: DeviceGraph
+        # By the client's number of the execution.
+        self._entries: dict[int, RowEntry] = {}
+
+    def take(self, session: Session, outlet: Reports, frame: bytes) -> None:
+        """Take an EXECUTE frame: into the row if it may go there, to the scheduler otherwise."""
+        if not self._join(session, outlet, frame):
+            self._core.executions.execute(session, outlet, frame)
+
+    def _join(self, session: Session, outlet: Reports, frame: bytes) -> bool:
+        core, entries = self._core, self._entries
+        if len(frame) < frames.EXECUTE_HEAD.size:
+            return False
+        _, flags, _, number, batch, level, job, timeout_at, _ = frames.EXECUTE_HEAD.unpack_from(frame)
+        graph = session.graphs.get(number)
+        if (
+            type(graph) is not DeviceGraph
+            or flags & frames.FLAG_DIMS
+            or batch != 1
+            or level
+            or timeout_at
+            or job in entries
+            or job in session.jobs
+            or (entries and graph is not self._graph)
+            or not self._is_alone(graph)
+            or len(entries) >= graph.context.queue_depth - graph.context.pending
+            or not is_short(graph)
+            or not is_free(core, session, graph)
+        ):
+            return False
+        if not entries:
+            self._session, self._graph = session, graph
+            if not core.executions.jobs:
+                core.loop.later(self._run)
+        entries[job] = RowEntry(outlet, frame, core.clock.now())
+        return True
+
+    def _is_alone(self, graph: DeviceGraph) -> bool:
+        """Whether all executions under way are of this graph, so that the row may follow them."""
+        jobs = self._core.executions.jobs
+        return not jobs or len(jobs) == len(self._core.loop.scheduler.clients[graph.number].queue)
+
+    def _begin(self) -> None:
+        """The executions before the row are over."""
+        if self._entries:
+            self._core.loop.later(self._run)
+
+    def line_up(self) -> None:
+        """Something else is asked for: what is left of the row goes to the scheduler, in order, before it."""
+        if not self._entries:
+            return
+        entries, self._entries = self._entries, {}
+        for entry in entries.values():
+            self._to_scheduler(entry)
+
+    def _to_scheduler(self, entry: RowEntry) -> None:
+        session = self._session
+        if session.closed:
+            return
+        try:
+            self._core.executions.execute(session, entry.outlet, entry.frame)
+        except (SchedulerFailed, ProtocolError) as error:
+            log.exception("an execution of session %d", session.number)
+            self._core.executions.on_broken(session, error)
+
+    def _run(self) -> None:
+        """Compute the row, until it is time to look at the inbox."""
+        core = self._core
+        if core.executions.jobs:
+            return  # lined up meanwhile, and new ones have come
+        until_ns = core.clock.now() + POLL_INTERVAL_NS
+        while self._entries:
+            graph = self._graph
+            if not is_short(graph) or not is_free(core, self._session, graph):
+                self.line_up()
+                return
+            job = next(iter(self._entries))
+            if self._compute_safely(job, self._entries.pop(job)) >= until_ns:
+                core.loop.later(self._run)
+                return
+
+    def _compute_safely(self, job: int, entry: RowEntry) -> int:
+        """Compute one; if our own code breaks, that is the end of this execution, or of its client, alone."""
+        core, session = self._core, self._session
+        try:
+            return self._compute(job, entry)
+        except Exception as error:
+            failure, now = unexpected("the execution", error), core.clock.now()
+            log.exception("execution %d of session %d", job, session.number)
+            try:
+                self._report(job, entry, (now, now), failure)
+            except Exception as second_error:
+                log.exception("the end of execution %d of session %d", job, session.number)
+                core.executions.on_broken(session, second_error)
+            return now
+
+    def _compute(self, job: int, entry: RowEntry) -> int:
+        """Compute one execution and report its end; returns when that was."""
+        core, session, graph = self._core, self._session, self._graph
+        key = entry.frame[frames.EXECUTE_HEAD.size :]
+        _, flags, count, *_ = frames.EXECUTE_HEAD.unpack_from(entry.frame)
+
+        def bind() -> list[Run]:
+            return bind_ports(graph, session.memories, key, count, 1, with_dims=False)
+
+        try:
+            runs = graph.take_runs(key, bind)
+        except Exception:
+            self._to_scheduler(entry)  # which tells the client what is wrong
+            return core.clock.now()
+        session.executions += 1
+        graph.started = True
+        if not flags & frames.FLAG_WAITED:
+            graph.queued_started = True
+        began_ns = core.clock.now()
+        failure = computed(runs[0], 0)
+        ended_ns = core.clock.now()
+        graph.note_step(ended_ns - began_ns)
+        core.power.idle_since[graph.core] = ended_ns
+        core.executions.told = True
+        if failure is None:
+            graph.give_back(key, runs)
+        self._report(job, entry, (began_ns, ended_ns), failure)
+        return ended_ns
+
+    def _report(self, job: int, entry: RowEntry, times: tuple[int, int], failure: QnnError | None) -> None:
+        code = st.QNN_SUCCESS.code if failure is None else failure.code
+        record = frames.Record(job, code, 0, entry.received_ns, *times)
+        if failure is None:
+            entry.outlet.report(record)
+        else:
+            entry.outlet.report_failure(record, failure.message)

@@ -183,7 +183,7 @@ class Loop:
             self._fire_timer(now)
         elif not self.held:
             self._compute(now)
-        if not self._runner.soon(self.clock.now()):
+        if not self._not_started and not self._runner.soon(self.clock.now()):
             inbox.flush()
         return True
 

@@ -72,6 +72,7 @@ class Onlookers:
             request = ms.decode_request(data)
             if not isinstance(request, ms.Inspect):
                 raise ProtocolError(f"{type(request).__name__} at the window, which only answers Inspect")
+            self._core.executions.line_up()  # so that all that waits is to be seen with the scheduler
             connection.reply(ms.Reply(info={**self._about, **description(self._core)}), request.number)
         except Disconnected:
             self._drop(connection)

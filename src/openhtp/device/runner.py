@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.answers import bare, in_words
 from openhtp.device.jobs import Job
+from openhtp.engine.protocol import Run
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import Pace, TimedRun
 
@@ -81,15 +82,23 @@ class Runner(Protocol):
         """Whether another step will end within a moment."""
 
 
-def compute_step(job: Job, step: int) -> None:
-    """Compute; an error inside a step is the job's own failure and not the device's."""
+def computed(run: Run | Job, step: int) -> QnnError | None:
+    """Compute; an error inside a step is the execution's own failure, which is returned, and not the device's."""
     try:
-        job.step(step)
+        run.step(step)
     except QnnError as error:
-        job.failure = bare(error)
+        return bare(error)
     except Exception as error:
         log.info("step %d failed", step, exc_info=True)
-        job.failure = ExecutionError(f"step {step} failed: {in_words(error)}")
+        return ExecutionError(f"step {step} failed: {in_words(error)}")
+    return None
+
+
+def compute_step(job: Job, step: int) -> None:
+    """Compute a step of a job; if it fails, so does the job."""
+    failure = computed(job, step)
+    if failure is not None:
+        job.failure = failure
 
 
 def compute_whole(job: Job) -> None:

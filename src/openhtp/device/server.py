@@ -18,7 +18,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.device.answers import Answer, error_reply, unexpected, with_log
 from openhtp.device.connection import REST_NS, Connection, Entrance, ServedDuct
 from openhtp.device.core import DeviceCore
-from openhtp.device.intake import Intake
+from openhtp.device.intake import ExecutionRow, Intake, Take
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.onlookers import Onlookers
 from openhtp.device.outbox import Outbox
@@ -79,7 +79,7 @@ class Server:
         # Closed only when nobody can post any more: the number might be another file's by then.
         weakref.finalize(self, os.close, self._wake).atexit = False
         self._pool = Pool(self._post)
-        self._intake = Intake(core.executions, self._on_duct_end)
+        self._intake = Intake(core.executions, self._row_or_queue(), self._on_duct_end)
         core.executions.on_broken = self._on_broken
         core.post = self._post
         core.loop.attach(self._post)
@@ -158,6 +158,13 @@ class Server:
         connection = Connection(control)
         self._watch(control.fileno(), lambda _: self._guard(connection, self._on_control))
         self._connections[control.fileno()] = connection
+
+    def _row_or_queue(self) -> Take:
+        """Where executions go. Only a device that computes by itself, in its own process, has a row."""
+        core = self.core
+        if self._seat is not None or core.library is not None:
+            return core.executions.execute
+        return ExecutionRow(core).take
 
     # The loop's inbox
 
