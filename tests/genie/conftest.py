@@ -1,4 +1,4 @@
-"""The small Llama of the examples as bundles that Genie runs: native, flat, with Concat, and in two parts."""
+"""The small Llama as bundles that Genie runs: native, flat, with Concat, in two parts, with embedded tokens."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _OPTIONS = {
     "flat": {"native_kv": False},
     "concat": {"concat_kv": True},
     "parts2": {"parts": 2},
+    "embedded": {"parts": 2, "embedding_input": True},
 }
 
 

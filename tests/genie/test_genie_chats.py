@@ -63,7 +63,7 @@ def chat(bundles: dict[str, Path]) -> Iterator[Chat]:
         yield opened
 
 
-@pytest.mark.parametrize("name", ["native", "flat", "concat", "parts2"])
+@pytest.mark.parametrize("name", ["native", "flat", "concat", "parts2", "embedded"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_genie_writes_what_our_generator_writes(
     bundles: dict[str, Path], expected: str, name: str, asynchronous: bool

@@ -42,6 +42,16 @@ def test_files_get_absolute_names_wherever_the_folder_is(folder: Path, monkeypat
     assert GenieBundle.at(folder / "genie_config.json").parts == [folder / "part_1_of_1.bin"]
 
 
+def test_the_table_of_an_embedding_gets_an_absolute_name(folder: Path) -> None:
+    def name_table(dialog: dict[str, Any]) -> None:
+        dialog["embedding"] = {"version": 1, "type": "lut", "lut-path": "embedding.raw"}
+
+    with pytest.raises(BadModel, match=r"the file of 'lut-path' as 'embedding.raw', and there is no such file"):
+        _changed(folder, name_table)
+    (folder / "embedding.raw").write_bytes(b"")
+    assert GenieBundle.at(folder).dialog["embedding"]["lut-path"] == str(folder / "embedding.raw")
+
+
 def test_a_bundle_without_a_configuration_gets_one(folder: Path) -> None:
     (folder / "genie_config.json").unlink()
     assert GenieBundle.at(folder).dialog["context"]["size"] == 224

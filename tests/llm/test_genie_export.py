@@ -161,6 +161,34 @@ def test_a_pass_with_concat_gives_the_bits_of_one_with_scatter(tiny: llm.Llama, 
     assert results[True]["logits"].std() > 0
 
 
+@pytest.mark.parametrize("precision", ["w8a16", "w8a8"])
+def test_embedded_tokens_have_the_bits_of_token_numbers(
+    tiny: llm.Llama, device: htp.Device, tmp_path: Path, precision: str
+) -> None:
+    options: dict[str, Any] = {"ar": (1,), "precision": precision, "calibration": list(range(96))}
+    given = llm.export(tiny, embedding_input=True, **options)
+    read = llm.Bundle.at(given.save(tmp_path))
+    lookup = json.loads((tmp_path / "genie_config.json").read_text())["dialog"]["embedding"]
+    dtype = {"ufixed16": np.uint16, "ufixed8": np.uint8}[lookup["datatype"]]
+    table = np.frombuffer((tmp_path / lookup["lut-path"]).read_bytes(), dtype)
+    graphs = [
+        device.create_context_from_binary(bundle.binaries[0]).graph("token_ar1_cl256_1_of_1")
+        for bundle in (read, llm.export(tiny, **options))
+    ]
+    inputs = {spec.name: np.full(spec.shape, 128, spec.dtype.numpy) for spec in graphs[1].inputs}
+    inputs["cache_index"][...] = 0
+    embedded = graphs[0].tensors["inputs_embeds"]
+    assert embedded.quant == ScaleOffset(lookup["quant-param"]["scale"], lookup["quant-param"]["offset"])
+    for token in (0, 5, 95):
+        inputs["input_ids"][...] = token
+        rows = {"inputs_embeds": table.reshape(96, 1, 1, lookup["size"])[token]}
+        expected = graphs[1].execute(inputs)["logits"]
+        others = {name: array for name, array in inputs.items() if name != "input_ids"}
+        np.testing.assert_array_equal(graphs[0].execute(rows | others)["logits"], expected)
+    with pytest.raises(UnsupportedFeature, match="openhtp genie chat"):
+        llm.Generator(read, device)
+
+
 def test_adapters_are_told_to_genie_with_a_section_for_every_graph(tiny: llm.Llama, tmp_path: Path) -> None:
     adapter = llm.load_adapter(peft(tmp_path / "one", pairs(1)), tiny.config)
     bundle = llm.export(tiny, ar=(32, 1), parts=2, adapters=[adapter])

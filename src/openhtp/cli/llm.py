@@ -156,6 +156,10 @@ def export(
     concat: Annotated[
         bool, typer.Option("--concat", help="Flat caches with Concat, as AI Hub exports them for Genie.")
     ] = False,
+    embeddings: Annotated[
+        bool,
+        typer.Option("--embeddings", help="Graphs take embedded tokens; for Genie and its embedding queries."),
+    ] = False,
     masked_softmax: Masked = None,
     calibration: Annotated[Path | None, typer.Option(help="Text, or .npy of tokens, to find ranges.")] = None,
     rounding: Annotated[
@@ -179,6 +183,7 @@ def export(
             native_kv=False if flat or concat else None,
             native_out=native_out,
             concat_kv=concat,
+            embedding_input=embeddings,
             masked_softmax=masked_softmax,
             calibration=ids,
             rounding=rounding,

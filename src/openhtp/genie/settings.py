@@ -189,7 +189,10 @@ def _object(owner: Any, key: str, source: Path) -> Any:
 
 
 def _other_files(dialog: Any) -> Iterator[tuple[Any, Any]]:
-    """Places of further file names: extensions, and sections of adapters."""
+    """Places of further file names: extensions, the table of an embedding, and sections of adapters."""
+    embedding = dialog.get("embedding")
+    if isinstance(embedding, dict) and "lut-path" in embedding:
+        yield embedding, "lut-path"
     backend = dialog["engine"].get("backend")
     if isinstance(backend, dict) and "extensions" in backend:
         yield backend, "extensions"

@@ -26,9 +26,18 @@ _ABOUT = "bundle.json"
 _TOKENIZER = "tokenizer.json"
 _FORMATS = "data_format_config.json"
 _NATIVE = "QNN_TENSOR_DATA_FORMAT_HMX_WEIGHT_LAYOUT"
+_TABLE = "embedding.raw"
 _MOST_ABOUT = 1 << 20
 _MOST_PART = 8 << 30
 _VERSION = 1
+
+
+class EmbeddingEncoding(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rows of an embedding are stored that the client looks up."""
+
+    dtype: str
+    scale: float
+    offset: int
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +54,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     masked_softmax: str
     concat_kv: bool = False
     adapters: list[str] = []
+    # If graphs take embedded tokens in place of their numbers.
+    embedding: EmbeddingEncoding | None = None
 
     def check_parts(self) -> None:
         """Refuse parts that do not have every layer, one part after the other."""
@@ -70,6 +81,8 @@ class Bundle:
     tokenizer: Path | None = None
     # For each adapter and part a binary section, made for the part's first graph; the others take the same data.
     adapters: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    # A row for each token, as graphs take it; None if they take token numbers.
+    table: bytes | None = None
 
     @property
     def config(self) -> LlamaConfig:
@@ -124,7 +137,22 @@ class Bundle:
             adapters={
                 name: [adapter_part_name(name, number, self.parts) for number in numbers] for name in self.adapters
             },
+            embedding=self._lookup(),
         )
+
+    def _lookup(self) -> dict[str, Any] | None:
+        """How Genie finds the rows of the embedding; with this encoding it hands them on as they lie."""
+        encoding = self.about.embedding
+        if encoding is None:
+            return None
+        return {
+            "version": 1,
+            "type": "lut",
+            "lut-path": _TABLE,
+            "size": self.config.hidden,
+            "datatype": encoding.dtype,
+            "quant-param": {"scale": encoding.scale, "offset": encoding.offset},
+        }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the bundle into a folder, which is made if there is none."""
@@ -154,6 +182,8 @@ class Bundle:
         numbers = range(1, self.parts + 1)
         for number, binary in zip(numbers, self.binaries, strict=True):
             files[part_name(number, self.parts)] = binary
+        if self.table is not None:
+            files[_TABLE] = self.table
         for name, sections in self.adapters.items():
             for number, section in zip(numbers, sections, strict=True):
                 files[adapter_part_name(name, number, self.parts)] = section
@@ -185,7 +215,8 @@ class Bundle:
         for name in about.adapters:
             check_name(name)
             adapters[name] = [read(adapter_part_name(name, n, count), _MOST_PART) for n in range(1, count + 1)]
-        return cls(about, binaries, tokenizer, adapters)
+        table = None if about.embedding is None else read(_TABLE, _MOST_PART)
+        return cls(about, binaries, tokenizer, adapters, table)
 
 
 def graph_name(ar: int, context: int, part: int, parts: int) -> str:

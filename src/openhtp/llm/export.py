@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from openhtp.compiler.driver import CompileOptions, portable_program
@@ -19,9 +20,9 @@ from openhtp.core.machine import one_blas_thread
 from openhtp.core.tensor import TensorSpec
 from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
 from openhtp.llm.balancing import balanced
-from openhtp.llm.bundle import About, Bundle, graph_name
+from openhtp.llm.bundle import About, Bundle, EmbeddingEncoding, graph_name
 from openhtp.llm.config import LlamaConfig
-from openhtp.llm.graphs import PartPlan, part_graph
+from openhtp.llm.graphs import PartPlan, part_graph, stored_table
 from openhtp.llm.model import Llama, Thin
 from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
 from openhtp.options import GRAPH
@@ -58,6 +59,7 @@ def export(
     native_kv: bool | None = None,
     native_out: bool = False,
     concat_kv: bool = False,
+    embedding_input: bool = False,
     masked_softmax: str | None = None,
     calibration: Sequence[int] | None = None,
     rounding: str | None = None,
@@ -76,6 +78,8 @@ def export(
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
         concat_kv: graphs as AI Hub exports them for Genie: the cache is flat and shorter by the new tokens, which
             Concat puts behind it.
+        embedding_input: graphs take rows of the embedding in place of token numbers, as models that also see or
+            hear do; Genie looks them up in a file of the bundle, or an app gives them.
         masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
             8-bit activations C unless given, otherwise none.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
@@ -105,8 +109,9 @@ def export(
         concat_kv=bool(concat_kv),
         adapters=[adapter.name for adapter in adapters],
     )
+    quantize = functools.partial(_quantized, adapters=adapters, calibration=calibration, progress=progress)
     with _fitting_threads(model):
-        return _quantized(model, about, adapters, calibration, compensates=compensates, progress=progress)
+        return quantize(model, about, compensates=compensates, embedded=bool(embedding_input))
 
 
 def _fitting_threads(model: Llama) -> contextlib.AbstractContextManager[None]:
@@ -122,6 +127,7 @@ def _quantized(
     calibration: Sequence[int] | None,
     *,
     compensates: bool,
+    embedded: bool,
     progress: Progress | None,
 ) -> Bundle:
     """Make the bundle that was described: ranges are found, then the graphs are written."""
@@ -135,10 +141,20 @@ def _quantized(
     report = functools.partial(_tell, progress, "calibrating")
     seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=report)
     seen = dataclasses.replace(seen, ranges={**seen.ranges, **key_ranges})
+    precision, table = precision_named(about.precision), None
+    if embedded:
+        about, table = _with_table(model, about, seen, precision)
     binaries, ends = _binaries(model, about, seen, room, progress)
-    precision = precision_named(about.precision)
     sections = {} if room is None else _sections(room, adapters, model, precision, ends)
-    return Bundle(about, binaries, model.tokenizer, sections)
+    return Bundle(about, binaries, model.tokenizer, sections, table)
+
+
+def _with_table(model: Llama, about: About, seen: Seen, precision: Precision) -> tuple[About, bytes]:
+    """The embedding as its rows come into the graphs, and the description of a bundle that has it."""
+    dtype = precision.activation
+    stored, quant = stored_table(model, _completed(model, seen.ranges), dtype)
+    encoding = EmbeddingEncoding(dtype=f"ufixed{dtype.bits}", scale=quant.scale, offset=quant.offset)
+    return msgspec.structs.replace(about, embedding=encoding), stored.tobytes()
 
 
 def _runs(room: AdapterPlan | None, adapters: Sequence[Adapter], model: Llama) -> list[Mapping[str, Thin]]:
@@ -189,6 +205,7 @@ def _binaries(
                 native_out=about.native_out and tokens % BLOCK == 0,
                 pattern=about.masked_softmax,
                 concat=about.concat_kv,
+                embedded=about.embedding is not None,
             )
             for length in about.contexts
             for tokens in about.ar

@@ -27,10 +27,12 @@ def genie_config(
     context: int,
     native: bool,
     adapters: Mapping[str, Sequence[str]],
+    embedding: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A dialog that always takes the likeliest token, so that two runs can be compared.
 
-    ``adapters`` has the files of each adapter, one for every part.
+    ``adapters`` has the files of each adapter, one for every part; ``embedding`` says where Genie looks tokens up
+    for graphs that do not.
     """
     end = list(config.eos) or [_NO_TOKEN]
     return {
@@ -46,6 +48,7 @@ def genie_config(
             },
             "sampler": {"version": 1, "seed": 1, "temp": 1.0, "top-k": 1, "top-p": 1.0},
             "tokenizer": {"version": 1, "path": tokenizer},
+            **({} if embedding is None else {"embedding": dict(embedding)}),
             "engine": {
                 "version": 1,
                 "n-threads": 2,

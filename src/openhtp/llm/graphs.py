@@ -30,6 +30,8 @@ from openhtp.llm.quantizing import FIXED, Levels, Precision, Range, Ranges, acti
 MASK_DEPTH = 20.0
 _MASK_B = -20.0
 _FLAGS = ScaleOffset(1.0, 0)
+# The input of embedded tokens, as transformers call it; Genie knows it by that name.
+_EMBEDDED = "inputs_embeds"
 _U8, _U16 = DType.UFIXED_POINT_8, DType.UFIXED_POINT_16
 
 
@@ -50,6 +52,8 @@ class PartPlan:
     pattern: str
     # New tokens follow the cache by Concat; otherwise ScatterElements puts them into it.
     concat: bool = False
+    # The rows of the embedding come from the client, in place of token numbers.
+    embedded: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -65,6 +69,13 @@ class PartPlan:
 def hidden_name(part: int) -> str:
     """The name of the tensor that a part hands to the next."""
     return f"hidden_{part}"
+
+
+def stored_table(model: Llama, ranges: Ranges, dtype: DType) -> tuple[npt.NDArray[Any], ScaleOffset]:
+    """The embedding in the type of activations, so that looking up does not round."""
+    quant = activation_encoding(ranges["embed_table"], dtype)
+    stored = quant.quantize(model.table, *dtype.integer_range)
+    return stored.astype(dtype.numpy), quant
 
 
 def mask_depth(ranges: Ranges, layers: Sequence[int]) -> float:
@@ -112,9 +123,7 @@ class _Part:
     def write(self) -> Graph:
         scribe, plan, config = self._scribe, self._plan, self._config
         if plan.is_first:
-            ids = scribe.given("input_ids", (1, plan.ar), DType.INT_32)
-            rows = scribe.made("embed_out", "Gather", [self._table(), ids], (1, plan.ar, config.hidden), axis=0)
-            hidden = scribe.reshaped("embed_rows", rows, (plan.ar, config.hidden))
+            hidden = scribe.reshaped("embed_rows", self._rows(), (plan.ar, config.hidden))
         else:
             shape = (1, 1, plan.ar, config.hidden)
             before = f"layers.{plan.begin - 1}.after_ffn"
@@ -140,11 +149,15 @@ class _Part:
 
     # Inputs
 
-    def _table(self) -> TensorSpec:
-        """The embedding in the type of activations, so that looking up does not round."""
-        quant = activation_encoding(self._ranges["embed_table"], self._dtype)
-        stored = quant.quantize(self._model.table, *self._dtype.integer_range)
-        return self._scribe.constant("embed", stored.astype(self._dtype.numpy), self._dtype, quant)
+    def _rows(self) -> TensorSpec:
+        """The embedding of each token: looked up here, or by the client."""
+        scribe, ar, shape = self._scribe, self._plan.ar, (1, self._plan.ar, self._config.hidden)
+        stored, quant = stored_table(self._model, self._ranges, self._dtype)
+        if self._plan.embedded:
+            return scribe.given(_EMBEDDED, shape, self._dtype, quant)
+        ids = scribe.given("input_ids", (1, ar), DType.INT_32)
+        table = scribe.constant("embed", stored, self._dtype, quant)
+        return scribe.made("embed_out", "Gather", [table, ids], shape, axis=0)
 
     def _declare_shared(self) -> None:
         scribe, plan, config = self._scribe, self._plan, self._config

@@ -57,6 +57,11 @@ class LoadedBundle:
                 "the bundle has Concat caches (concat_kv), which this generator does not keep; run it with"
                 " `openhtp genie chat`, or export it without concat_kv"
             )
+        if bundle.about.embedding is not None:
+            raise UnsupportedFeature(
+                "the bundle takes embedded tokens (embedding_input), which this generator does not look up; run it"
+                " with `openhtp genie chat`, or export it without embedding_input"
+            )
         self.bundle = bundle
         self.device = device
         self.contexts: list[Context] = []
