@@ -62,6 +62,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2Config",
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
     ),
+    "qwen2, rope yarn between whole pairs": (
+        "Qwen2Config",
+        {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "truncate": False,
+            }
+        },
+    ),
     "qwen3": ("Qwen3Config", {"tie_word_embeddings": True, "rope_theta": 1e6}),
     "gemma": ("GemmaConfig", {}),
     "gemma2": (

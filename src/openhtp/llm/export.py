@@ -78,8 +78,7 @@ def export(
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
         concat_kv: graphs as AI Hub exports them for Genie: the cache is flat and shorter by the new tokens, which
             Concat puts behind it.
-        embedding_input: graphs take rows of the embedding in place of token numbers, as models that also see or
-            hear do; Genie looks them up in a file of the bundle, or an app gives them.
+        embedding_input: graphs take rows of the embedding, which Genie looks up or an app gives, not tokens.
         masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
             8-bit activations C unless given, otherwise none.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
@@ -94,14 +93,12 @@ def export(
     native = _checked_native(native_kv, concat_kv, model.config)
     for length in lengths:
         _check_sizes(model, length, steps, native=native, native_out=native_out)
-    count = _checked_parts(parts, model)
     _check_adapters(adapters, model)
-    compensates = _compensates(rounding, model)
     about = About(
         model=model.config,
         contexts=list(lengths),
         ar=list(steps),
-        parts=_borders(model.config.layers, count),
+        parts=_borders(model.config.layers, _checked_parts(parts, model)),
         precision=chosen.name,
         native_kv=native,
         native_out=native_out,
@@ -111,7 +108,7 @@ def export(
     )
     quantize = functools.partial(_quantized, adapters=adapters, calibration=calibration, progress=progress)
     with _fitting_threads(model):
-        return quantize(model, about, compensates=compensates, embedded=bool(embedding_input))
+        return quantize(model, about, compensates=_compensates(rounding, model), embedded=bool(embedding_input))
 
 
 def _fitting_threads(model: Llama) -> contextlib.AbstractContextManager[None]:

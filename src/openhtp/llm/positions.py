@@ -33,6 +33,8 @@ class RopeScaling:
     # Tokens.
     original: float
     kind: str = "llama3"
+    # YaRN passes from stretched to plain frequencies between whole pairs, or exactly where the turns say.
+    truncate: bool = True
     # By how much cosines and sines are multiplied.
     attention: float = 1.0
     # LongRoPE: what each frequency is divided by, in texts within the original context and in longer ones.
@@ -67,8 +69,11 @@ class RopeScaling:
         def pair_of(turns: float) -> float:
             return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(theta)
 
-        first, last = max(math.floor(pair_of(self.high)), 0), min(math.ceil(pair_of(self.low)), 2 * pairs - 1)
-        return 1.0 - np.clip((np.arange(pairs) - first) / max(last - first, 0.001), 0.0, 1.0)
+        first, last = pair_of(self.high), pair_of(self.low)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * pairs - 1)
+        return np.asarray(1.0 - np.clip((np.arange(pairs) - first) / max(last - first, 0.001), 0.0, 1.0))
 
 
 def frequencies(theta: float, head_dim: int, scaling: RopeScaling | None, reach: int) -> npt.NDArray[np.float64]:
@@ -115,7 +120,15 @@ def scaling_from(value: Any, *, context: int, original: Any, head_dim: int) -> R
     attention = _attention_factor(kind, value, factor, first)
     if kind == "yarn":
         low, high = (value.get("beta_slow") or _YARN_SLOW, value.get("beta_fast") or _YARN_FAST)
-        return RopeScaling(kind=kind, factor=factor, low=low, high=high, original=first, attention=attention)
+        return RopeScaling(
+            kind=kind,
+            factor=factor,
+            low=low,
+            high=high,
+            original=first,
+            attention=attention,
+            truncate=bool(value.get("truncate", True)),
+        )
     short, long = (_factors(value, f"{side}_factor", head_dim // 2) for side in ("short", "long"))
     return RopeScaling(kind=kind, factor=factor, original=first, attention=attention, short=short, long=long)
 
