@@ -306,10 +306,12 @@ def test_a_caller_waits_for_its_own_short_runs_and_computes_again(
 def test_a_caller_does_not_wait_for_a_long_run_that_the_loop_has_not_taken_in(
     local: htp.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, waits, go_on = local.loaded.callee.link, list[Any](), threading.Event()
+    link, waits = local.loaded.callee.link, list[Any]()
+    held, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr("openhtp.runtime.links.thread_link.block", lambda *given: waits.append(given))
     local.execute_async(*arrays(local)).result(PATIENCE_S)  # memory for its data is registered with the loop
-    link._core.post(lambda: go_on.wait(PATIENCE_S))
+    link._core.post(lambda: (held.set(), go_on.wait(PATIENCE_S)))
+    assert held.wait(PATIENCE_S)  # before that the caller would compute it itself
     queued = local.execute_async(*arrays(local))
     counts = []
     for most_ns in (0, 1 << 62):  # it is a long run, and a short one
