@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-LARGE_BYTES = 16 << 20
+LARGE_BYTES = 48 << 20
 """Loading graphs with so many bytes of weights takes much longer than reading the code again."""
 
 

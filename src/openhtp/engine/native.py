@@ -35,6 +35,8 @@ _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype, _capsule.argtypes = ctypes.py_object, (c_void_p, c_char_p, c_void_p)
 SWITCH = "OPENHTP_NATIVE_SESSIONS"
 """An environment variable: ``0`` has all sessions made by the runtime's Python package."""
+DOMAIN = "openhtp"
+"""That of the operators which the C side brings along."""
 _FOLDER = Path(__file__).absolute().parent / "lib"
 _MOST_SIZES = 16
 
@@ -87,6 +89,7 @@ class Native:
         """Raises OSError or SessionRefused if sessions cannot be made with it."""
         library = ctypes.CDLL(str(path))
         self._path = str(path)
+        self._need_products = _function(library.openhtp_need_products, None, c_int)
         self.choose(ort.SessionOptions())
         self.begin = _function(library.openhtp_begin, c_int)
         self._words = _function(library.openhtp_words, c_char_p, c_void_p)
@@ -111,9 +114,13 @@ class Native:
         if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
             raise SessionRefused(f"ONNX Runtime {ort.__version__} is too old for it")
 
-    def choose(self, options: Any) -> None:
-        """Let the next session that this thread makes have these options."""
-        options.register_custom_ops_library(self._path)
+    def choose(self, options: Any, *, products: bool = False) -> None:
+        """Let the next session that this thread makes have these options, and the C side's operators if wanted."""
+        self._need_products(products)
+        try:
+            options.register_custom_ops_library(self._path)
+        finally:
+            self._need_products(True)
 
     def words(self, status: int) -> str:
         """The words for a failure, which is forgotten afterwards."""
@@ -219,7 +226,7 @@ class NativeSession:
             for name, array in constants.items():
                 loans[name] = _Loan(side, array)
                 options.add_initializer(name, loans[name].value)
-            side.choose(options)
+            side.choose(options, products=DOMAIN.encode() in model)
             container = None if forms is None else forms.handle.place
             side.check(side.make(model, len(model), container, byref(self._handle.place)))
         finally:

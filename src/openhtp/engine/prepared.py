@@ -21,11 +21,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from openhtp.engine import seal
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
 from openhtp.engine.lowering import model_sizes
-from openhtp.engine.native import native
+from openhtp.engine.native import DOMAIN, native
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.onnx_messages import AttributeProto, ModelProto, TensorProto
 from openhtp.engine.opened import End
-from openhtp.engine.row_products import DOMAIN
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import (
     PreparedSegments,

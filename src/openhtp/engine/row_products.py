@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from openhtp.engine.lowering import origin
-from openhtp.engine.native import native
+from openhtp.engine.native import DOMAIN, native
 from openhtp.engine.onnx_messages import (
     ModelProto,
     TensorProto,
@@ -26,7 +26,6 @@ from openhtp.engine.onnx_messages import (
 )
 from openhtp.engine.wide import RowProduct
 
-DOMAIN = "openhtp"
 # Larger ones are left to the runtime: reading them is what takes the time, and its kernels use several threads.
 _MOST_WEIGHTS = 1 << 20
 _RESULTS = {TensorProto.UINT16: "U16", TensorProto.UINT8: "U8"}

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import (
+    DOMAIN,
     Native,
     NativeSession,
     SessionRefused,
@@ -33,7 +34,6 @@ from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, nump
 from openhtp.engine.onnx_messages import ModelProto, TensorProto
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.engine.opened import BoundSession, ComputeSession, PackagedSession
-from openhtp.engine.row_products import DOMAIN
 from openhtp.engine.strips import FLOAT_CONVS, FilterPart, RowWindow
 from openhtp.program.container import digest
 

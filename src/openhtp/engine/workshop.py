@@ -28,7 +28,7 @@ _THREADS = 2
 # See decision 024.
 _SHORT = 6_000_000
 # A session takes as long as reading so many bytes even if it has none.
-_SESSION_COST = 200_000
+_SESSION_COST = 60_000
 # The data of a part is there twice while its session is made: as it was read, and as the runtime copied it.
 _COPIES = 2
 
