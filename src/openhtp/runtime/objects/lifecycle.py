@@ -84,7 +84,7 @@ _SAVE_ONLY = "its context was made with prepare_only: save it, and make a contex
 _ENABLE = "name it in enable_graphs when the context is created from the binary"
 _PARENT_RUNS = "a subgraph runs only as part of its parent; execute the parent"
 _PARENT_FINALIZES = "a subgraph is finalized with its parent"
-_CONTEXT_FREED = "its context was freed"
+_CONTEXT_FREED = "the graph's context was freed"
 
 # Refusals that depend on state and call; the rest is in Life.refusal.
 _REFUSALS: dict[tuple[str, State, str], tuple[type[QnnError], Status, str]] = {
@@ -163,6 +163,8 @@ class Life:
         known = _REFUSALS.get((self.kind, self.state, call))
         if known is not None:
             error, status, advice = known
+            if self.state is State.FREED:
+                return error(f"cannot {call}: {advice}", status)
             return error(f"cannot {call} {what}: it is {self.state.value}; {advice}", status)
         if self.state is State.FOREIGN:
             return foreign_error(f"cannot {call} {what}: it", _FREED_STATUS[self.kind])
