@@ -14,6 +14,7 @@ import pytest
 
 import openhtp as htp
 from openhtp.rpc import channel, messages as ms
+from openhtp.runtime.links.rpc_link import RpcLink
 from openhtp.runtime.objects.open_context import OpenContext
 from openhtp.testing import hold
 from tests.conftest import ramp, relu_graph
@@ -87,6 +88,40 @@ def test_a_loss_that_cannot_be_told_still_gets_everyone_an_answer(
         assert device.info()["pid"] == device.pid  # waits for the restart
     backend.notifier.close()
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("slow", ["the reader", "the notice"])
+def test_who_hears_of_the_loss_by_submitting_may_build_anew_at_once(
+    backend: htp.Backend, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """The thread that reads from the device has not noticed yet, or it is just about to notify the device."""
+    device = backend.create_device()
+    context = device.create_context()
+    graph = relu_graph(context)
+    graph.execute_async({"x": ramp()}).result(PATIENCE_S)  # so that it has memory, and asks for none
+    begun, go_on = threading.Event(), threading.Event()
+    owner, name = {"the reader": (RpcLink, "_end"), "the notice": (OpenContext, "lose")}[slow]
+    real = getattr(owner, name)
+
+    def late(self: object) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, late)
+        os.kill(device.pid, signal.SIGKILL)
+        assert begun.wait(PATIENCE_S)
+        release = threading.Timer(0.2, go_on.set)
+        release.start()
+        with pytest.raises(htp.DeviceLost, match="the device process went away"):
+            graph.execute_async({"x": ramp()})
+        usable_after = context.is_usable
+        go_on.set()
+        release.join()
+    assert not usable_after
+    fresh = relu_graph(device.create_context())
+    np.testing.assert_array_equal(fresh.execute({"x": ramp()})["y"], np.maximum(ramp(), 0))
 
 
 def test_a_restart_that_fails_is_an_answer_too(backend: htp.Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from openhtp.core import status as st, tidying
 from openhtp.core.errors import DeviceLost, QnnError
+from openhtp.core.latches import Latch
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread, finish
 from openhtp.ops import op_names
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 # After so many meetings with a device that is just going away we give up.
 _MEETINGS = 20
+# A thread that hears of the loss waits until another one has notified the Device. It goes on should that one be
+# held up, for example in a log handler of the user's that waits for this very thread.
+_LONGEST_NOTICE_S = 1.0
 
 
 class RpcLink:
@@ -60,6 +64,8 @@ class RpcLink:
         self._went_away = False  # by itself; the Device, once notified, closes this link, too
         # The thread that pops it notifies the Device of the loss; there is one entry.
         self._to_be_told = [on_lost]
+        self._told = Latch()
+        self._teller: int | None = None
         self._foreign = False
         self._send_lock = make_lock("send")
         self._jobs = itertools.count(1)
@@ -155,8 +161,7 @@ class RpcLink:
             raise self._lost_during(message) from error
 
     def _lost_during(self, message: ms.Request) -> DeviceLost:
-        # A client that hears of the loss may build anew at once, and must then meet the fresh process.
-        finish(self._tell_of_loss, name="openhtp-loss")
+        self._await_notice_of_loss()
         return self._gone(f" during {type(message).__name__}")
 
     def tell(self, message: ms.Request) -> None:
@@ -178,10 +183,18 @@ class RpcLink:
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution on its way."""
+        if not self._send(execution, frame):
+            refusal = self._gone()  # its words now: a device that hears of the loss closes this link
+            self._await_notice_of_loss()
+            raise refusal
+        sent(execution.job)
+
+    def _send(self, execution: Execution, frame: bytes) -> bool:
+        """Send a frame; False if the device is gone, and nobody else ends the execution."""
         job = execution.job
         with self._send_lock:
             if self._lost:
-                raise self._gone()
+                return False
             self._pending[job] = execution
             try:
                 self._data.send(frame)
@@ -189,9 +202,8 @@ class RpcLink:
                 if error.errno is None:
                     raise  # not the system's but a signal handler's, and perhaps after it was sent
                 # The thread that takes it out of the table decides: the reader may have completed it already.
-                if self._pending.pop(job, None) is not None:
-                    raise self._gone() from error
-        sent(job)
+                return self._pending.pop(job, None) is None
+        return True
 
     def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution that was delayed."""
@@ -214,7 +226,7 @@ class RpcLink:
             duct.sock.close()
             del self._running[execution]
             why = self._end_words()  # now: a device that hears of the loss closes this link
-            finish(self._tell_of_loss, name="openhtp-loss")
+            self._await_notice_of_loss()
             self._fail(execution, why)
             return
         # No interrupt comes between the two: the duct always belongs to somebody.
@@ -393,10 +405,19 @@ class RpcLink:
             notify = self._to_be_told.pop()
         except IndexError:
             return
+        self._teller = threading.get_ident()
         try:
             notify(self)
         except BaseException:
             log.exception("the loss of device process %d", self.pid)
+        finally:
+            self._told.unlock()
+
+    def _await_notice_of_loss(self) -> None:
+        """Return when the Device knows: who hears of the loss may build anew at once, on the fresh process."""
+        finish(self._tell_of_loss, name="openhtp-loss")
+        if not self._closing and self._teller != threading.get_ident():
+            self._told.wait(_LONGEST_NOTICE_S)
 
     def _end_words(self, during: str = "") -> str:
         if self._closing and not self._went_away:
