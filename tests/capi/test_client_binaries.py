@@ -457,6 +457,18 @@ def test_a_callback_that_makes_a_list_is_told_afterwards(device: LibraryDevice, 
     outer.free()
 
 
+def test_a_binary_of_a_list_that_cannot_be_used_is_an_error_in_the_log(
+    device: LibraryDevice, blob: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its notifications have a code, and no words; the other contexts are made."""
+    told = ListTold(device, [blob, blob[: len(blob) // 2]])
+    with caplog.at_level(logging.ERROR, "openhtp.capi"):
+        assert told.create() == 0
+    assert "context 2 of 2 in the list" in caplog.text
+    assert sum(not code for *_, code in told.seen) == 3
+    told.free()
+
+
 def test_b8_a_signal_ends_a_list_while_the_device_is_made(
     device: LibraryDevice, blob: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

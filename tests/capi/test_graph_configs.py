@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openhtp.abi.structs import struct
+from openhtp.abi.structs import pointer_list, struct
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import ProfileLevel
+from openhtp.core.limits import MAX_COMPRESSED_GRAPHS
 from openhtp.core.opcall import OpCall
 from openhtp.core.option_numbers import GraphOption, HtpGraphOption, Optimization
 from openhtp.core.quant import ScaleOffset
@@ -141,6 +143,21 @@ def test_b1_threads_that_were_changed_are_those_of_the_restored_graph(
     profile = backend.create_profile(ProfileLevel.BASIC)
     restored.graphs["g"].execute({"x": np.zeros(X.shape, np.uint8)}, profile)
     assert {event.type: event.value for event in profile.events()}[8001] == 2
+
+
+def test_a_graph_that_its_context_cannot_have_is_an_error_in_the_log(
+    context: LibraryContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients ask whether nodes are supported; whoever creates a graph wants it."""
+    for number in range(MAX_COMPRESSED_GRAPHS):
+        context.create_graph(f"plain {number}")
+    place = ctypes.c_void_p()
+    compressed = optimization(Optimization.DLBC, 1)
+    given = pointer_list([compressed])
+    with caplog.at_level(logging.ERROR, "openhtp.capi"):
+        asked = context.library.ask("graphCreate", context.handle, b"more", given, ctypes.addressof(place))
+    assert asked == NOT_SUPPORTED
+    assert "is one too many" in caplog.text
 
 
 @pytest.mark.parametrize("done", [False, True])

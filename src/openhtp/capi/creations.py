@@ -20,7 +20,7 @@ from openhtp.capi.graph import GraphHeld
 from openhtp.capi.signals import signal_at
 from openhtp.core import status as st
 from openhtp.core.enumerations import NotifyType
-from openhtp.core.errors import InvalidArgument, QnnError
+from openhtp.core.errors import Aborted, InvalidArgument, QnnError, TimedOut
 from openhtp.core.latches import Latch
 from openhtp.options import CONTEXT
 from openhtp.runtime.binaries.data_provider import DataRequest, DmaBufferCallback, DmaData
@@ -99,10 +99,19 @@ def context_create_from_binary_list_async(
             **shared,
         )
         creation.exception()
+        _tell_failures(creation.errors)
         _await_notifications(made_device.backend.notifier)
 
     # As for one binary, the signal counts from here on.
     carrying(None, carried, "creating contexts from a list of binaries", OF_CONTEXT, create)
+
+
+def _tell_failures(errors: list[QnnError | None]) -> None:
+    """Say in the log why contexts could not be made: their notifications have only a code."""
+    for number, error in enumerate(errors, 1):
+        if error is not None and not isinstance(error, (Aborted, TimedOut)):
+            what = f"context {number} of {len(errors)} in the list"
+            log.error("%s: %s (%s, %d)", what, error.message, error.status.name, error.code)
 
 
 def _await_notifications(notifier: Notifier) -> None:

@@ -21,7 +21,7 @@ log = logging.getLogger("openhtp.capi")
 
 Answer = Callable[..., Any]
 
-_IN_EARNEST = ("graphFinalize", "graphExecute", "memRegister")
+_IN_EARNEST = ("context", "graphCreate", "graphSetConfig", "graphFinalize", "graphExecute", "memRegister")
 
 # First numbers of the tables, as in native/stub.c.
 _TABLES = ((0, CORE), (128, SYSTEM), (192, POWER))
