@@ -340,6 +340,27 @@ def test_a_context_is_freed_with_a_full_queue(rig: Rig) -> None:
     relu_graph(survivor).execute({"x": ramp()})
 
 
+def test_a_freed_context_leaves_the_memory_of_its_clients_alone(rig: Rig) -> None:
+    """Also what its first execution was about to write, which had been given the device already."""
+    if rig.clock == "virtual":
+        pytest.skip("the virtual device stands still until its only thread runs it")
+    context, depth = rig.context(3)
+    graph = relu_graph(context)
+    outputs = [np.zeros_like(ramp()) for _ in range(depth)]
+    log = Log(depth)
+    rig.stall()
+    for n in range(depth):
+        graph.execute_async({"x": ramp() + 1}, {"y": outputs[n]}, notify=log, notify_param=n)
+    context.free()
+    kept = [output.copy() for output in outputs]
+    rig.go_on()
+    log.wait()
+    survivor, _ = rig.context(3)
+    relu_graph(survivor).execute({"x": ramp()})
+    for output, before in zip(outputs, kept, strict=True):
+        np.testing.assert_array_equal(output, before)
+
+
 def test_an_execution_reads_what_those_before_it_write(rig: Rig) -> None:
     """Also where they are in another context; nobody waits in between, and the raw buffers are the same."""
     contexts = [rig.context(8)[0], rig.context(8)[0]]

@@ -152,10 +152,12 @@ class Loop:
         self._keeper.broken(job, error)
 
     def hurry(self, client: int) -> None:
-        """A client was removed: its jobs that only wait for the clock end now."""
+        """A client was removed: its jobs that only wait for the clock, or to be begun, end now."""
         removed = self.scheduler.clients.get(client)
-        for job in removed.queue if removed is not None else ():
-            self._runner.hurry(self.clock.now(), job.number)
+        for job in list(removed.queue) if removed is not None else ():
+            token = self._runner.hurry(self.clock.now(), job.number)
+            if token is not None:
+                self.handle(StepYielded(t=self.clock.now(), job=job.number, token=token))
 
     def end_early(self, event: AbortRequested | TimerFired, job: int) -> None:
         """Have the scheduler end a job; if it is running, its step is stopped where that is possible."""

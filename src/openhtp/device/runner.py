@@ -63,8 +63,11 @@ class Runner(Protocol):
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Stop a step early if that is possible; otherwise the job yields at the end of the step."""
 
-    def hurry(self, t: int, job: int) -> None:
-        """The job's client has gone: end a step now that only waits for the wall clock."""
+    def hurry(self, t: int, job: int) -> int | None:
+        """The job's client has gone: end a step now that only waits for the wall clock, or interrupt it.
+
+        A step that has not begun is forgotten, as the client's memory may be gone, too; its token is returned.
+        """
 
     def stop(self, job: int) -> None:
         """A running job is to end: end its step now if whatever computes it can do that."""
@@ -148,9 +151,16 @@ class InlineRunner:
                 return
         self._paced.ask_yield(t, action)
 
-    def hurry(self, t: int, job: int) -> None:
-        """Only paced steps can end before their time."""
+    def hurry(self, t: int, job: int) -> int | None:
+        """Forget a step that has not begun; of the running steps, only paced ones can end before their time."""
+        waiting: tuple[deque[Start] | deque[Ended], ...] = (self._ready, self._not_begun)
+        for steps in waiting:
+            for index, step in enumerate(steps):
+                if step.job == job:
+                    del steps[index]
+                    return step.token
         self._paced.hurry(t, job)
+        return None
 
     def stop(self, job: int) -> None:
         """Steps are left at their ends."""
@@ -232,8 +242,9 @@ class ModelledRunner:
         """Steps are left at their ends, unless the job's own pace says otherwise."""
         self._paced.ask_yield(t, action)
 
-    def hurry(self, t: int, job: int) -> None:
+    def hurry(self, t: int, job: int) -> int | None:
         """Steps are left at their ends."""
+        return None
 
     def stop(self, job: int) -> None:
         """Steps are left at their ends."""
@@ -302,9 +313,10 @@ class BesideRunner:
     def ask_yield(self, t: int, action: AskYield) -> None:
         """Steps are left at their ends."""
 
-    def hurry(self, t: int, job: int) -> None:
+    def hurry(self, t: int, job: int) -> int | None:
         """End the step: nobody waits for its results."""
         self.stop(job)
+        return None
 
     def stop(self, job: int) -> None:
         """Interrupt the step if its run can be interrupted; others are left at their ends."""

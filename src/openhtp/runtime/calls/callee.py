@@ -74,6 +74,10 @@ class Callee:
         """The call is over; twice does nothing."""
         self._under_way[call.synchronous].discard(call)
 
+    def calls_queued(self) -> set[Call]:
+        """Asynchronous calls that were accepted and are not over."""
+        return self._under_way[False].copy()
+
     def calls_under_way(self) -> set[Call]:
         """Calls that were accepted and are not over."""
         return self._under_way[True] | self._under_way[False]

@@ -112,6 +112,9 @@ class Link(Protocol):
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
 
+    def has(self, execution: Execution) -> bool:
+        """Whether an execution is on its way, and will be completed by the device or by the link's end."""
+
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over; False if the time ran out."""
 

@@ -148,6 +148,10 @@ class LocalLink:
         with self._lock:
             self._core.executions.cancel(self._session, job)
 
+    def has(self, execution: Execution) -> bool:
+        """Whether an execution was sent and is not over."""
+        return execution.job in self._pending
+
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Run the loop until the execution is over, the time has run out, or nothing more will happen."""
         until_ns = None if timeout is None else self.now() + int(timeout * 1e9)

@@ -302,6 +302,10 @@ class RpcLink:
         with self._send_lock, contextlib.suppress(OSError):
             self._data.send(frames.cancel_frame(job))
 
+    def has(self, execution: Execution) -> bool:
+        """Whether an execution was sent and is not over."""
+        return execution.job in self._pending
+
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""
         return block(execution, timeout)

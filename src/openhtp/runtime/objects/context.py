@@ -325,6 +325,7 @@ class Context:
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.
 
+        When this returns, none of them reads or writes the client's memory any more; notifications may follow.
         ``profile`` has what it cost.
         """
         self._life.require("free")
@@ -357,6 +358,7 @@ class Context:
             if not lost:
                 with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
                     opened.link.request(ms.FreeContext(context=opened.number))
+                opened.await_ends()
             opened.release_memory(State.FREED)
         except BaseException:
             tidying.post((opened.discard, ()))

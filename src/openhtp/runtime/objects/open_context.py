@@ -119,6 +119,14 @@ class OpenContext:
             )
         self._forget()
 
+    def await_ends(self) -> None:
+        """Wait until no queued execution reads or writes its caller's memory. The device is ending them."""
+        for graph in list(self.graphs.values()):
+            if graph.loaded is not None:
+                for call in graph.loaded.callee.calls_queued():
+                    if call.execution is not None and self.link.has(call.execution):
+                        self.link.wait_for(call.execution, None)
+
     def release_memory(self, state: State) -> None:
         """Give back the memory that the context shared with the device."""
         self.memory.release(state)
