@@ -95,28 +95,15 @@ def _restored(ours: type[QnnError], theirs: type[Exception], *arguments: Any) ->
     return _joined(ours, theirs)(*arguments)
 
 
-class OrtErrors:
-    """Makes errors of its body errors of ONNX Runtime's, too. Every run is such a body."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, QnnError):
-            as_ort_error(error)
-
-
-ort_errors = OrtErrors()
-
-
 def with_ort_errors(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A function whose errors are ONNX Runtime's, too."""
 
     @functools.wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with ort_errors:
+        try:
             return function(*args, **kwargs)
+        except QnnError as error:
+            as_ort_error(error)
+            raise
 
     return guarded

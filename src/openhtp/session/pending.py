@@ -22,7 +22,7 @@ from openhtp.runtime.objects.graph import Graph
 from openhtp.runtime.objects.profile import Profile
 from openhtp.runtime.objects.signal import AtOnce
 from openhtp.session.executable import Results, RunCall
-from openhtp.session.ort_errors import as_ort_error, ort_errors
+from openhtp.session.ort_errors import as_ort_error
 from openhtp.session.profiling import AnyProfile
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,11 @@ class PendingRun:
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the outputs, in the order asked for; raises the run's error."""
-        with ort_errors:
+        try:
             return self._collect(self._run.result(timeout))
+        except QnnError as error:
+            as_ort_error(error)
+            raise
 
     def exception(self, timeout: float | None = None) -> QnnError | None:
         """Wait for the end and return its error, or None."""
@@ -73,8 +76,11 @@ class PendingRun:
         self._run.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[Any, None, Results]:
-        with ort_errors:
+        try:
             return self._collect((yield from self._run.__await__()))
+        except QnnError as error:
+            as_ort_error(error)
+            raise
 
     def __repr__(self) -> str:
         return f"<PendingRun: {self.execution or self._run!r}>"
