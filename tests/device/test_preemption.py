@@ -152,6 +152,21 @@ def test_parallel_graphs_share_the_device(backend: htp.Backend, feed: dict[str, 
     assert second.record.started_ns < first.record.finished_ns
 
 
+def test_graphs_of_one_priority_take_turns_without_the_switch(
+    backend: htp.Backend, feed: dict[str, np.ndarray]
+) -> None:
+    device = backend.create_device()
+    context = device.create_context()
+    a, b = (long_graph(context, name, vtcm_mb=4, hvx_threads=2) for name in "ab")
+    hold(device)
+    first, second = a.execute_async(feed), b.execute_async(feed)
+    release(device)
+    second.result(PATIENCE_S)
+    assert first.record is not None
+    assert second.record is not None
+    assert second.record.started_ns >= first.record.finished_ns
+
+
 def test_graphs_on_two_cores_do_not_wait_for_each_other(backend: htp.Backend, feed: dict[str, np.ndarray]) -> None:
     device = backend.create_device(soc=TWO_CORES)
     context = device.create_context()

@@ -141,6 +141,7 @@ def test_creation_and_end_of_a_context(shared_backend: htp.Backend) -> None:
     assert [event.type for event in profile.events()] == [1000, 1002, 1003, 1004, 100]
     before = profile.events()[0]
     assert (before.name, before.unit) == ("DSP:before_context_created", "bytes")
+    assert before.value == 0, "the device holds nothing before it"
     second = device.create_context_from_binary(blob, profile=profile, dsp_memory_profiling_enabled=True)
     assert [event.type for event in profile.events()] == [1002, 1003, 1004, 100]  # not the first any more
     assert _nested(profile, 100, 1002, 1003, 1004)

@@ -18,7 +18,9 @@ import openhtp as htp
 from openhtp.core import tidying
 from openhtp.device import loading
 from openhtp.device.loading import BinaryFile
+from openhtp.program.binary import read_binary
 from openhtp.rpc import messages as ms
+from openhtp.runtime.binaries.data_provider import ClientBuffers
 from tests.device.serving import NAME, serving
 from tests.runtime.test_stopping import Gate
 from tests.waiting import PATIENCE_S, wait_until
@@ -149,6 +151,17 @@ def test_pieces_are_used_where_they_lie() -> None:
     assert bytes(file.source.read(9000, 9004)) == bytes(4)
     file.close()
     os.close(mine)
+
+
+def test_the_client_s_own_buffers_are_sent(made: tuple[bytes, dict[str, np.ndarray]]) -> None:
+    keeper = Keeper(made[0])
+    buffers = ClientBuffers(keeper.callback)
+    binary = read_binary(made[0])
+    buffers.collect(binary, binary.graph_names)
+    assert keeper.open
+    same = [os.path.sameopenfile(*pair) for pair in zip(buffers.descriptors, keeper.open, strict=True)]
+    assert all(same), "the same memory, and no copy"
+    buffers.release()
 
 
 def raising(data: htp.DmaData, keeper: Keeper) -> Any:

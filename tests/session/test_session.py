@@ -304,7 +304,7 @@ def test_context_is_saved_and_restored(model, feeds, tmp_path: Path, embed: str)
     assert named.exists()
 
 
-def test_broken_context_is_refused(model, tmp_path: Path) -> None:
+def test_broken_context_is_refused(model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c.onnx"
     htp.InferenceSession(
         model, _options(ep__context_enable="1", ep__context_file_path=str(path), ep__context_embed_mode="0")
@@ -313,7 +313,10 @@ def test_broken_context_is_refused(model, tmp_path: Path) -> None:
     binary.write_bytes(binary.read_bytes()[:-100])
     with pytest.raises(htp.BadBinary):
         htp.InferenceSession(path)
-    binary.unlink()
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    binary.rename(other / binary.name)
+    monkeypatch.chdir(other)
     with pytest.raises(htp.BadModel, match="not a file"):
         htp.InferenceSession(path)
 
