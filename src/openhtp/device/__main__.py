@@ -18,6 +18,7 @@ from openhtp.device.core import build_core
 from openhtp.device.op_packages import load_packages
 from openhtp.device.server import Server
 from openhtp.device.sessions import FaultReach
+from openhtp.engine.onnxruntime import MODELS_DECIDE
 from openhtp.rpc import rendezvous
 from openhtp.rpc.windows import open_window
 
@@ -37,6 +38,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.name is not None and os.fork():
         os._exit(0)  # a named device serves other processes too: it has no parent, so no process must wait for it
+    os.environ.pop(MODELS_DECIDE, None)  # the engine's sessions need the options that they are given
     level = os.environ.get("OPENHTP_DEVICE_LOG", "WARNING").upper()
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("openhtp-device %(process)d %(levelname)s %(name)s: %(message)s"))

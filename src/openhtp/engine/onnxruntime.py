@@ -13,11 +13,13 @@ import re
 from typing import Any
 
 TELEMETRY_SWITCH = "ORT_DISABLE_TELEMETRY"
+MODELS_DECIDE = "ORT_LOAD_CONFIG_FROM_MODEL"
+"""With this variable, the options of a session are those that its model names, and the caller's are dropped."""
 os.environ.setdefault(TELEMETRY_SWITCH, "1")
 
 import onnxruntime  # noqa: E402  # after the switch
 
-__all__ = ["TELEMETRY_SWITCH", "onnxruntime", "part", "refusal_in_words"]
+__all__ = ["MODELS_DECIDE", "TELEMETRY_SWITCH", "onnxruntime", "part", "refusal_in_words"]
 
 # The words with which ONNX Runtime refuses a file of a newer ONNX, and the remedy.
 _TOO_NEW = (

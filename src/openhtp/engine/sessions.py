@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from openhtp.core.errors import UnsupportedFeature
 from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import (
@@ -32,7 +33,7 @@ from openhtp.engine.native import (
 )
 from openhtp.engine.onnx_graph import INLINE_BYTES, is_inline, model_bytes, numpy_type, parse_model
 from openhtp.engine.onnx_messages import ModelProto, TensorProto
-from openhtp.engine.onnxruntime import onnxruntime as ort
+from openhtp.engine.onnxruntime import MODELS_DECIDE, onnxruntime as ort
 from openhtp.engine.opened import BoundSession, ComputeSession, PackagedSession
 from openhtp.engine.strips import FLOAT_CONVS, FilterPart, RowWindow
 from openhtp.program.container import digest
@@ -342,6 +343,11 @@ def optimised(lowered: Lowered, threads: int) -> tuple[ModelProto, dict[str, Arr
         options = _saving_options(threads, f"/proc/self/fd/{fd}")
         open_session(model_bytes(lowered.model), lowered.external, options)
         size = os.fstat(fd).st_size
+        if not size and os.environ.get(MODELS_DECIDE) == "1":
+            raise UnsupportedFeature(
+                f"{MODELS_DECIDE}=1: in a process with this variable, the CPU runtime drops the options that an"
+                " emulated HTP needs; unset it, or give the device a process of its own (host='process')"
+            )
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
             model = parse_model(data[:])
     finally:
