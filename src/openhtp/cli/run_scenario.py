@@ -22,7 +22,7 @@ from openhtp.planning import load_scenario
 from openhtp.planning.live import LiveResult, run_live
 from openhtp.records.phases import Moment
 from openhtp.report.chrome import marks_to_chrome
-from openhtp.report.lanes import lanes_of, trace_to_marks
+from openhtp.report.lanes import lanes_of, since_the_first, trace_to_marks
 from openhtp.report.timeline import marks_to_html
 
 _MOST_ROWS = 60
@@ -50,7 +50,7 @@ def run_scenario(
             write_file(trace, marks_to_chrome(marks))
         if timeline is not None:
             page = marks_to_html(
-                marks,
+                since_the_first(marks),
                 title=f"{loaded.name}, measured",
                 vtcm_bytes=loaded.device.vtcm_bytes,
                 modelled=False,

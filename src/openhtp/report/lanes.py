@@ -8,7 +8,7 @@ marks, so that the two can be compared.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -264,3 +264,19 @@ def _span(
     return TimelineSpan(
         group=group, lane=lane, name=name, start_ns=start, duration_ns=end - start, category=category, args=args
     )
+
+
+def since_the_first(marks: Sequence[Mark]) -> list[Mark]:
+    """The marks with times that count from the first of them. Clocks count from when the computer was started."""
+    first = min((time for mark in marks for time in _times(mark).values()), default=0)
+    return [
+        msgspec.structs.replace(mark, **{name: time - first for name, time in _times(mark).items()})
+        for mark in marks
+    ]
+
+
+def _times(mark: Mark) -> dict[str, int]:
+    """The moments of a mark, by field."""
+    if isinstance(mark, Flow):
+        return {"from_ns": mark.from_ns, "to_ns": mark.to_ns}
+    return {"start_ns": mark.start_ns} if isinstance(mark, TimelineSpan) else {"at_ns": mark.at_ns}
