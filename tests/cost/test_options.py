@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -12,7 +15,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
-from openhtp.cost import NumberFormat, estimate as estimate_program
+from openhtp.cost import NumberFormat, estimate as estimate_program, schedule_of
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.running import Tuning, packed_share
 from openhtp.engine.ort import OrtEngine
@@ -23,6 +26,7 @@ from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.program.htp_program import HtpProgram, Unit
 from openhtp.program.qnn_program import QnnProgram
+from openhtp.program.schedule import Activity
 from published import published_kernels
 
 
@@ -92,6 +96,39 @@ def test_fewer_bytes_take_less_time() -> None:
     assert time(net, dlbc_weights=True) < 0.95 * time(net)
     assert time(net, vtcm_mb=2, dlbc=True) < 0.99 * time(net, vtcm_mb=2)
     assert time(net, vtcm_mb=2, slc_alloc_enable=True) < 0.99 * time(net, vtcm_mb=2)
+
+
+@pytest.mark.parametrize("option", ["dlbc", "slc_alloc_enable", "dlbc_weights", "weights_packing"])
+def test_what_saves_bandwidth_moves_fewer_bytes(option: str) -> None:
+    """In estimates, and operation by operation in the schedule, of which profiles are made."""
+    net = portable_program(chain(7, 512)) if option == "weights_packing" else compiled("zoo:resnet50")
+    plain, less = (with_options(net, {"vtcm_mb": 1, **options}) for options in ({}, {option: True}))
+    before, after = (ddr_bytes(program_for(each, "SM8650")) for each in (plain, less))
+    saves_weights = "weights" in option
+    assert (after.weights < 0.9 * before.weights) is saves_weights
+    assert (after.activations < 0.9 * before.activations) is not saves_weights
+    assert after.to_vtcm == before.to_vtcm
+    for each, found in ((plain, before), (less, after)):
+        told = estimate(each, "SM8650")
+        assert told.ddr_read_bytes + told.ddr_written_bytes == pytest.approx(
+            found.weights + found.activations, 1e-4
+        )
+
+
+class MovedBytes(NamedTuple):
+    """Bytes that go over the bus to DDR, and bytes that the DMA writes into VTCM."""
+
+    weights: int
+    activations: int
+    to_vtcm: int
+
+
+def ddr_bytes(program: HtpProgram) -> MovedBytes:
+    moves = [each for each in schedule_of(program).operations if each.unit is Unit.DMA]
+    by_weights = [each.activity is Activity.WEIGHTS for each in moves]
+    over_the_bus = [each.ddr_read + each.ddr_written for each in moves]
+    weights = sum(itertools.compress(over_the_bus, by_weights))
+    return MovedBytes(weights, sum(over_the_bus) - weights, sum(each.vtcm_written for each in moves))
 
 
 def test_less_vtcm_and_fewer_threads_take_longer(network: QnnProgram) -> None:

@@ -166,8 +166,8 @@ def estimate_kernels(
         macs=sum(kernel.macs for kernel in kernels),
         weight_bytes=sum(k.weights * p.weight_bytes for k, p in zip(kernels, formats, strict=True)),
         vtcm_peak_bytes=run.placed.peak_bytes,
-        ddr_read_bytes=run.placed.moved(*_READING),
-        ddr_written_bytes=run.placed.moved(*_WRITING),
+        ddr_read_bytes=run.ddr_bytes(*_READING),
+        ddr_written_bytes=run.ddr_bytes(*_WRITING),
         energy_pj=_energy(run, clocks),
         ops=ops,
         unseen_share=unseen,
@@ -177,7 +177,7 @@ def estimate_kernels(
 
 
 def _energy(run: PricedRun, clocks: Clocks) -> float:
-    from_ddr = sum(each.nbytes for each in run.placed.transfers) + wide_bytes(run.kernels, run.formats)
+    from_ddr = run.ddr_bytes(*Move) + wide_bytes(run.kernels, run.formats)
     return energy_pj(on_chip_pj(run.kernels, run.formats), from_ddr, clocks.core)
 
 

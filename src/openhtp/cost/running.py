@@ -15,12 +15,12 @@ from openhtp.cost.timeline import Busy, KernelTimeline, run
 from openhtp.hw.clocks import Clocks
 from openhtp.hw.soc import SocSpec
 from openhtp.program.htp_program import HtpProgram
-from openhtp.program.placement import Placed
+from openhtp.program.placement import Move, Placed
 
 COMPRESSED = 0.8
 """The part of the bytes that remains after compression (DLBC); estimated, as no public source states it."""
 CACHED = 0.6
-"""How long a spill takes if the system's cache takes it, against DDR; estimated."""
+"""The part of the bytes of activations that still goes to DDR where there is the system's cache; estimated."""
 NEXT_CORE = 0.85
 """The speed that each core after the first adds to one execution; estimated."""
 
@@ -29,7 +29,8 @@ NEXT_CORE = 0.85
 class Tuning:
     """The effect of a graph's options on its time. By default the graph has all of one core.
 
-    ``moved`` and ``fetched`` are the parts that remain of the times of activations and weights on their way.
+    ``moved`` and ``fetched`` are the parts that remain of the bytes of activations and weights that go over the
+    bus, and of the times that these take.
     """
 
     hvx_threads: int | None = None
@@ -38,6 +39,10 @@ class Tuning:
     cores: int = 1
     moved: float = 1.0
     fetched: float = 1.0
+
+    def over_the_bus(self, move: Move, nbytes: int) -> int:
+        """How many of the bytes of a transfer go from or to DDR."""
+        return round(nbytes * (self.fetched if move is Move.WEIGHTS else self.moved))
 
     @classmethod
     def of(cls, program: HtpProgram) -> Tuning:
@@ -82,6 +87,7 @@ class PricedRun:
     placed: Placed
     busy: Busy
     line: KernelTimeline
+    tuning: Tuning
 
     @classmethod
     def of(
@@ -114,8 +120,18 @@ class PricedRun:
             runs.append((placed, busy, line))
         placed, busy, line = min(runs, key=lambda each: float(each[2].total[0]))
         return cls(
-            kernels=tuple(kernels), formats=tuple(formats), found=nearest, placed=placed, busy=busy, line=line
+            kernels=tuple(kernels),
+            formats=tuple(formats),
+            found=nearest,
+            placed=placed,
+            busy=busy,
+            line=line,
+            tuning=tuning,
         )
+
+    def ddr_bytes(self, *moves: Move) -> int:
+        """Bytes that go from or to DDR for these reasons."""
+        return sum(self.tuning.over_the_bus(move, self.placed.moved(move)) for move in moves)
 
 
 def _speeds(soc: SocSpec, clocks: Clocks, tuning: Tuning) -> Speeds:

@@ -109,7 +109,6 @@ class _Drawing:
 
     def kernel(self, number: int) -> KernelTime:
         size, busy = self._run.kernels[number], self._run.busy
-        moved = self._moved[number]
         start, end = self._cycles(self._begin[number]), self._cycles(self._end[number])
         units = {
             Unit.HMX: busy.hmx[0, number],
@@ -128,20 +127,24 @@ class _Drawing:
             busy={unit: self._cycles(us) for unit, us in units.items() if us > 0},
             overhead=self._cycles(busy.overhead[0, number]),
             waited=max(0, self._cycles(self._start(number)) - start),
-            ddr_read=sum(moved.get(move, 0) for move in (*_READS, Move.WEIGHTS)),
-            ddr_written=sum(moved.get(move, 0) for move in _WRITES),
+            ddr_read=self._ddr_bytes(number, *_READS, Move.WEIGHTS),
+            ddr_written=self._ddr_bytes(number, *_WRITES),
         )
+
+    def _ddr_bytes(self, number: int, *moves: Move) -> int:
+        moved, tuning = self._moved[number], self._run.tuning
+        return sum(tuning.over_the_bus(move, moved.get(move, 0)) for move in moves)
 
     def operations(self, number: int) -> Iterator[ScheduledOperation]:
         moved, busy = self._moved[number], self._run.busy
         weights = busy.weights[0, number]
         if weights > 0:
             came = self._fetched[number]
-            nbytes = moved[Move.WEIGHTS]
-            yield self._operation(number, None, Unit.DMA, Activity.WEIGHTS, came - weights, came, nbytes, 0)
+            whole, ddr = moved[Move.WEIGHTS], self._ddr_bytes(number, Move.WEIGHTS)
+            yield self._operation(number, None, Unit.DMA, Activity.WEIGHTS, came - weights, came, whole, ddr)
         start = self._start(number)
         if self._cycles(start) > self._cycles(self._begin[number]):
-            yield self._operation(number, None, Unit.DMA, Activity.CHECKPOINT, self._begin[number], start, 0, 0)
+            yield self._operation(number, None, Unit.DMA, Activity.CHECKPOINT, self._begin[number], start)
         yield from self._tiles(number, start + busy.overhead[0, number])
 
     def _start(self, number: int) -> float:
@@ -179,7 +182,7 @@ class _Drawing:
                 computes = activity is Activity.COMPUTE
                 if activity in (Activity.STORE, Activity.SPILL) and not is_written:
                     at, is_written = pipeline.write_at(at), True
-                share = (nbytes * (tile + 1)) // count - (nbytes * tile) // count
+                ddr = self._ddr_bytes(number, Move(activity.value)) if nbytes else 0
                 first_reader = computes and (unit is Unit.HMX or hmx <= 0)
                 yield self._operation(
                     number,
@@ -188,8 +191,8 @@ class _Drawing:
                     activity,
                     at,
                     at + us / count,
-                    share if activity in (Activity.LOAD, Activity.FILL) else 0,
-                    share if activity in (Activity.STORE, Activity.SPILL) else 0,
+                    _part(nbytes, tile, count),
+                    _part(ddr, tile, count),
                     read // count if first_reader else 0,
                     written // count if unit is Unit.HVX and computes else 0,
                 )
@@ -203,11 +206,13 @@ class _Drawing:
         activity: Activity,
         start: float,
         end: float,
-        ddr_read: int,
-        ddr_written: int,
+        nbytes: int = 0,
+        ddr: int = 0,
         vtcm_read: int = 0,
         vtcm_written: int = 0,
     ) -> ScheduledOperation:
+        """``nbytes`` go from or to VTCM by the DMA, of which ``ddr`` go over the bus."""
+        leaves = activity in (Activity.STORE, Activity.SPILL)
         return ScheduledOperation(
             kernel=kernel,
             tile=tile,
@@ -215,12 +220,17 @@ class _Drawing:
             activity=activity,
             start=self._cycles(start),
             end=self._cycles(end),
-            ddr_read=ddr_read,
-            ddr_written=ddr_written,
+            ddr_read=0 if leaves else ddr,
+            ddr_written=ddr if leaves else 0,
             # What the DMA reads from DDR it writes to VTCM, and the other way round.
-            vtcm_read=vtcm_read + ddr_written,
-            vtcm_written=vtcm_written + ddr_read,
+            vtcm_read=vtcm_read + (nbytes if leaves else 0),
+            vtcm_written=vtcm_written + (0 if leaves else nbytes),
         )
 
     def _cycles(self, us: float) -> int:
         return round(float(us) * self._mhz)
+
+
+def _part(nbytes: int, tile: int, count: int) -> int:
+    """Of so many bytes, those of one of so many tiles."""
+    return (nbytes * (tile + 1)) // count - (nbytes * tile) // count

@@ -80,21 +80,22 @@ _SWITCHES = (
     _switch(
         "dlbc",
         _optimization("ENABLE_DLBC", Optimization.DLBC),
-        "Activations are compressed on their way to and from DDR. Modelled times follow, by an estimated ratio.",
+        "Activations are compressed on their way to and from DDR. Modelled times and bytes follow, by an estimated"
+        " ratio.",
         prepared=PreparedWhere.OFFLINE,
         seen=(EffectPlace.MODELLED_TIMES, EffectPlace.BINARY),
     ),
     _switch(
         "dlbc_weights",
         _optimization("ENABLE_DLBC_WEIGHTS", Optimization.DLBC_WEIGHTS),
-        "Weights are compressed on their way from DDR. Modelled times follow, by an estimated ratio.",
+        "Weights are compressed on their way from DDR. Modelled times and bytes follow, by an estimated ratio.",
         prepared=PreparedWhere.OFFLINE,
         seen=(EffectPlace.MODELLED_TIMES,),
     ),
     _switch(
         "slc_alloc_enable",
         _optimization("ENABLE_SLC_ALLOCATOR", Optimization.SLC_ALLOCATOR),
-        "What VTCM spills goes to the system's cache. Modelled times follow, by an estimated ratio.",
+        "What VTCM spills goes to the system's cache. Modelled times and bytes follow, by an estimated ratio.",
         prepared=PreparedWhere.OFFLINE,
         changes=Changeable.OFF_AND_ON,
         documented_limit="on some chips only, and do not say which; here every chip has it",
