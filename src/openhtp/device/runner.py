@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.answers import bare, in_words
@@ -112,6 +112,18 @@ def compute_whole(job: Job) -> None:
             compute_step(job, step)
 
 
+_Step = TypeVar("_Step", Start, Ended)
+
+
+def _taken_out(steps: deque[_Step], job: int) -> int | None:
+    """The token of a job's step that is taken out of these; None if there is none."""
+    for index, step in enumerate(steps):
+        if step.job == job:
+            del steps[index]
+            return step.token
+    return None
+
+
 class InlineRunner:
     """Computes at once: the wall-clock device. Jobs with a pace of their own end by the clock."""
 
@@ -153,14 +165,12 @@ class InlineRunner:
 
     def hurry(self, t: int, job: int) -> int | None:
         """Forget a step that has not begun; of the running steps, only paced ones can end before their time."""
-        waiting: tuple[deque[Start] | deque[Ended], ...] = (self._ready, self._not_begun)
-        for steps in waiting:
-            for index, step in enumerate(steps):
-                if step.job == job:
-                    del steps[index]
-                    return step.token
-        self._paced.hurry(t, job)
-        return None
+        token = _taken_out(self._ready, job)
+        if token is None:
+            token = _taken_out(self._not_begun, job)
+        if token is None:
+            self._paced.hurry(t, job)
+        return token
 
     def stop(self, job: int) -> None:
         """Steps are left at their ends."""
