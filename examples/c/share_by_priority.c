@@ -95,18 +95,20 @@ static int by_size(const void *a, const void *b)
 static void measure(const char *words, network *background, network *urgent)
 {
     double times[RUNS];
-    struct timespec a_while = {0, 5000000};
+    const struct timespec a_moment = {0, 1000000};
     if (background) {
         atomic_store(&wanted, 1), atomic_store(&under_way, 1);
         again(background, 0);
     }
     for (int i = 0; i < RUNS; i++) {
+        /* Breaks of different lengths: those of one length might always end when a long run does. */
+        struct timespec a_while = {0, 1000000L * (3 + i * 7 % 11)};
         nanosleep(&a_while, NULL);
         times[i] = run_ms(urgent);
     }
     atomic_store(&wanted, 0);
     while (atomic_load(&under_way))
-        nanosleep(&a_while, NULL);
+        nanosleep(&a_moment, NULL);
     qsort(times, RUNS, sizeof *times, by_size);
     printf("%-44s median %7.2f ms, worst %7.2f ms\n", words, times[RUNS / 2], times[RUNS - 1]);
     fflush(stdout);
