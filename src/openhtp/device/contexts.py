@@ -87,8 +87,8 @@ class DeviceGraph:
 
     def note_step(self, took_ns: int) -> None:
         """Note how long a step took. One much longer than the step before it may have waited for a core."""
-        self.step_ns = self.expected_ns = min(took_ns, self._last_step_ns) if self.steps == 1 else took_ns
-        self._last_step_ns = took_ns
+        before_ns, self._last_step_ns = self._last_step_ns, took_ns
+        self.step_ns = self.expected_ns = before_ns if before_ns < took_ns and self.steps == 1 else took_ns
 
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
         """Runs bound to the memory that ``key`` names: kept ones if any are idle, otherwise new ones."""

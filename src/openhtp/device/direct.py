@@ -49,9 +49,9 @@ class DirectRun:
         ``queued``: the execution is asynchronous.
         """
         seat = self._seat
-        if not sit_down(self._core, seat, self._graph, caller, may_wait=not queued):
+        if not sit_down(self._core, seat, self._session, self._graph, caller, may_wait=not queued):
             return False
-        if not may_run(self._core, self._session, self._graph) or self._graph.loaded is not self._loaded:
+        if self._graph.loaded is not self._loaded:
             seat.give_up(caller)
             return False
         if queued:
@@ -149,10 +149,9 @@ class BorrowedRun(DirectRun):
     def run_on(self, copies: DataCopies, caller: object, *, queued: bool = False) -> bool:
         """As ``run``. The holder of the seat has the arrays; the only step is never handed over."""
         seat = self._seat
-        if not sit_down(self._core, seat, self._graph, caller, may_wait=not queued):
+        if not sit_down(self._core, seat, self._session, self._graph, caller, may_wait=not queued):
             return False
-        can_run = may_run(self._core, self._session, self._graph) and self._graph.loaded is self._loaded
-        done = can_run and copies.fill()
+        done = self._graph.loaded is self._loaded and copies.fill()
         if done:
             if queued:
                 self._graph.queued_started = True
@@ -171,19 +170,23 @@ def is_short(graph: DeviceGraph | DeviceApp) -> bool:
     return graph.steps == 1 and graph.expected_ns < SHORT_STEP_NS
 
 
-def sit_down(core: DeviceCore, seat: Seat, graph: DeviceGraph, caller: object, *, may_wait: bool) -> bool:
-    """Take the seat if nothing is under way; with ``may_wait``, also as the guest of a less urgent caller."""
+def sit_down(
+    core: DeviceCore, seat: Seat, session: Session, graph: DeviceGraph, caller: object, *, may_wait: bool
+) -> bool:
+    """Take the seat if an execution may run at once, with nothing to wait for or to heed.
+
+    With ``may_wait``, the caller may also be the guest of a less urgent caller.
+    """
     if core.executions.jobs:
         return False
-    if seat.try_take(caller):
+    if not seat.try_take(caller):
+        is_more_urgent = core.loop.scheduler.precedes
+        if not (may_wait and is_more_urgent(graph.number, seat.client, core.clock.now()) and seat.visit(caller)):
+            return False
+    if not core.executions.jobs and is_free(core, session, graph):
         return True
-    is_more_urgent = core.loop.scheduler.precedes
-    return may_wait and is_more_urgent(graph.number, seat.client, core.clock.now()) and seat.visit(caller)
-
-
-def may_run(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
-    """Whether an execution may run at once, with nothing to wait for or to heed. The caller has the seat."""
-    return not core.executions.jobs and is_free(core, session, graph)
+    seat.give_up(caller)
+    return False
 
 
 def is_free(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
@@ -285,10 +288,7 @@ def run_frame(
         return False
     if if_short and not is_short(graph):
         return False
-    if not sit_down(core, seat, graph, caller, may_wait=not if_short):
-        return False
-    if not may_run(core, session, graph):
-        seat.give_up(caller)
+    if not sit_down(core, seat, session, graph, caller, may_wait=not if_short):
         return False
     key, with_dims = frame[frames.EXECUTE_HEAD.size :], bool(flags & frames.FLAG_DIMS)
     runs = graph.take_runs(

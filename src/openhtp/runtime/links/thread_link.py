@@ -234,7 +234,7 @@ class BoundRun:
     def run(self) -> bool:
         """Compute on this thread; False if it has to go through the queue."""
         link = self._link
-        return link.is_clear and link.sitting(self._direct.run)
+        return not link._pending and not link.data_order.delayed and link.sitting(self._direct.run)
 
     def run_queued(self) -> bool:
         """The same for an asynchronous execution."""
