@@ -70,7 +70,7 @@ def advise(
     dims: Dims | None = None,
     freeze: Freeze | None = None,
 ) -> list[Finding]:
-    """What to change in a model, what gains most first. Arguments are those of ``openhtp.estimate``."""
+    """Changes that would make a model faster, the greatest gain first; arguments as for ``openhtp.estimate``."""
     asked = None if precision is None else NumberFormat.parse(precision)
     chip = soc if isinstance(soc, SocSpec) else find_soc(soc)
     portable = compiled(model, dims, freeze)
@@ -193,7 +193,7 @@ _RULES = (
 def _narrower(
     kernels: Sequence[KernelSize], chip: SocSpec, asked: NumberFormat | None, total_us: float
 ) -> Iterator[Finding]:
-    """The same network in 8 bits, and in 16 where it is float."""
+    """What the network would gain in 8 bits and, where it is float, in 16."""
     used = {asked} if asked is not None else {kernel.precision for kernel in kernels if kernel.precision}
     for wide, word in ((NumberFormat.FLOAT, "half precision"), (NumberFormat.W8A16, "16-bit activations")):
         if wide in used:
@@ -212,7 +212,7 @@ def _narrower(
 def _spills(
     kernels: Sequence[KernelSize], chip: SocSpec, asked: NumberFormat | None, total_us: float
 ) -> Iterator[Finding]:
-    """What it would be with room for everything, and who has none."""
+    """What the network would gain if VTCM had room for everything, and the kernels that spill."""
     now = estimate_kernels(kernels, chip, asked)
     roomy = dataclasses.replace(chip, vtcm_mb=chip.vtcm_mb * 16)
     if estimate_kernels(kernels, roomy, asked).ddr_written_bytes < now.ddr_written_bytes:

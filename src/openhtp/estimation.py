@@ -92,7 +92,7 @@ def throughput(
     threads: int = 1,
     perf_profile: str = MODELLED_PERF_PROFILE,
 ) -> float:
-    """Inferences per second (modelled) if so many threads keep calling, each with so many inputs at once.
+    """Inferences per second (modelled) while ``threads`` threads keep calling, each with ``batch`` inputs at once.
 
     While one thread's call is on its way another's is computed; weights are fetched once for a whole batch.
     """

@@ -43,7 +43,7 @@ _WRITABLE = 0x200
 
 
 def read(address: int, size: int, what: str = "memory") -> bytes:
-    """A copy of so many bytes."""
+    """A copy of ``size`` bytes at ``address``."""
     if size >= LONG_BYTES:
         return read_long(address, size, what)
     buffer = ctypes.create_string_buffer(size)
@@ -88,7 +88,7 @@ def view(address: int, size: int) -> memoryview:
 
 
 def write_number(address: int, value: int, size: int = 8) -> None:
-    """An unsigned number of so many bytes."""
+    """Write an unsigned number of ``size`` bytes."""
     write(address, value.to_bytes(size, "little"))
 
 
@@ -122,7 +122,7 @@ def structure(kind: Any, address: int, what: str) -> Any:
 
 
 def array(kind: Any, count: int, address: int, what: str) -> Any:
-    """A copy of so many structures."""
+    """A copy of ``count`` structures."""
     return (kind * count).from_buffer_copy(read(address, ctypes.sizeof(kind) * count, what))
 
 
@@ -234,7 +234,7 @@ class BatchedReader(_Copying):
         self._spans[::2] = numbers("Q", addresses)
 
     def _missing(self, done: int) -> Piece:
-        """The first piece that is not all among so many bytes."""
+        """The first piece that does not end within the ``done`` bytes that were copied."""
         for address, size in self.places():
             if done < size:
                 return address, size

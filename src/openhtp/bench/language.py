@@ -326,7 +326,7 @@ _ONE, _THREE = (1,), (128, 32, 1)
 
 
 class WeightMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that so many more weights take in the device's process, by how many graphs share them."""
+    """Bytes that ``weights`` more weights take in the device's process, by how many graphs share them."""
 
     weights: int
     one_bytes: int

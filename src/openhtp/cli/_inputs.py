@@ -44,7 +44,7 @@ def registered_named(names: list[str] | None) -> AbstractContextManager[tuple[Op
 def samples_of(
     model: bytes, inputs: Path | None, mean: str, std: str, count: int = 1, seed: int = 0
 ) -> list[Feeds]:
-    """Samples from files; without files, so many random ones."""
+    """Samples from files; without files, ``count`` random ones."""
     if inputs is None:
         return random_feeds(model, count, seed=seed)
     return read_samples(inputs, model, normalization_of(mean, std))

@@ -89,7 +89,7 @@ class _Writing:
         self.changed = True
 
     def _both(self, left: str, right: str) -> str:
-        """Make a tensor with the channels of both."""
+        """Add a tensor that joins the channels of both operands."""
         spec = self._joined(left, right)
         pair = self._pair(left, right)
         if pair is None:

@@ -57,7 +57,7 @@ class Latch:
             _make(call)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is open, for so many seconds at most; whether it is."""
+        """Wait until the latch is open, for ``timeout`` seconds at most; return whether it is open."""
         if self.is_open:
             return True
         until = None if timeout is None else time.monotonic() + timeout
@@ -143,14 +143,14 @@ class Promise(Generic[_T]):
         return self._latch.is_open
 
     def result(self, timeout: float | None = None) -> _T:
-        """Wait for the value. Raises its error, or TimeoutError if so many seconds pass first."""
+        """Wait for the value. Raises its error, or TimeoutError if ``timeout`` seconds pass first."""
         value, error = self._wait(timeout)
         if error is not None:
             raise error
         return value  # type: ignore[return-value]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the error, None if there is none. Raises TimeoutError if so many seconds pass first."""
+        """Wait for the error, None if there is none. Raises TimeoutError if ``timeout`` seconds pass first."""
         return self._wait(timeout)[1]
 
     def then(self, call: Callable[[], object]) -> None:

@@ -98,7 +98,7 @@ _OUTPUTS = (
 
 
 def batched(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
-    """The shape of so many pieces one after the other; a scalar has no dimension to grow in."""
+    """The shape of ``batch`` pieces one after the other; a scalar has no dimension to grow in."""
     return (shape[0] * batch, *shape[1:]) if shape else shape
 
 

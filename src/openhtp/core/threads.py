@@ -87,7 +87,7 @@ class OwnThread(threading.Thread):
             self._over.unlock()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, for so many seconds at most. One whose start was interrupted may never have begun."""
+        """Wait for the end, at most ``timeout`` seconds. A thread with an interrupted start may never have begun."""
         if self.ident is None:
             begun = Latch()
             _starter.start()

@@ -19,7 +19,7 @@ _DURATION = re.compile(rf"\s*({_NUMBER})(?:\s*/\s*({_NUMBER}))?\s*([a-zµ]{{1,3}
 
 
 def duration_ns(text: str, unit_ns: int | None = None) -> float | None:
-    """Nanoseconds of ``5ms``, ``1/30 s`` or, in units of ``unit_ns``, of ``5``; None of what is no duration."""
+    """Nanoseconds of ``5ms``, ``1/30 s`` or, in units of ``unit_ns``, of ``5``; None for other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

@@ -256,7 +256,7 @@ class Numeral:
         return f"{what} from {self.low} to {self.high}"
 
     def read(self, value: object) -> int | float:
-        """Accept numbers, and no booleans."""
+        """Accept numbers, and refuse booleans."""
         if not isinstance(value, (int, float)) or real_number(value) is None:
             raise RefusedValue(self.words)
         if not self.low <= value <= self.high or (self.step and value % self.step):

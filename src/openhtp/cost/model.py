@@ -147,7 +147,7 @@ def estimate_kernels(
     clocks: Clocks = FULL,
     tuning: Tuning = ONE_CORE,
 ) -> Estimate:
-    """The same for kernels, with the package's parameters or others."""
+    """Estimate the time of kernels, with the package's parameters or others."""
     parameters = parameters or fitted_parameters()
     run = PricedRun.of(kernels, soc, precision, parameters, clocks, tuning)
     known, formats = run.found, run.formats

@@ -232,5 +232,5 @@ class _Drawing:
 
 
 def _part(nbytes: int, tile: int, count: int) -> int:
-    """Of so many bytes, those of one of so many tiles."""
+    """Of ``nbytes`` bytes, those of one of ``count`` tiles."""
     return (nbytes * (tile + 1)) // count - (nbytes * tile) // count

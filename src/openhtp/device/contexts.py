@@ -238,20 +238,20 @@ class DeviceApp:
         self.fault: tuple[int, QnnError] | None = None
 
     def note_step(self, took_ns: int) -> None:
-        """Ignored: the client chooses how long an app holds resources."""
+        """Do nothing: the client chooses how long an app holds resources."""
 
     def give_back(self, key: bytes, runs: list[Run]) -> None:
-        """Nothing was bound."""
+        """Do nothing: nothing was bound."""
 
     def forget_memory(self, memory: int) -> None:
-        """It uses none."""
+        """Do nothing: an app uses no memory."""
 
     def describe(self) -> dict[str, object]:
         """What other clients may know of this app."""
         return {"app": self.name, "number": self.number}
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: an app holds nothing."""
 
 
 class DeviceGroup:

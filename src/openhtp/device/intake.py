@@ -209,7 +209,7 @@ class ExecutionRow:
             self._core.loop.later(self._run)
 
     def line_up(self) -> None:
-        """Something else is asked for: what is left of the row goes to the scheduler, in order, before it."""
+        """Give what is left of the row to the scheduler, in order: something else is asked for."""
         if not self._entries:
             return
         entries, self._entries = self._entries, {}

@@ -85,7 +85,7 @@ class OrtRun:
             raise ExecutionError(f"step {index} failed in the CPU runtime: {failure(failed)}")
 
     def rehearse(self) -> bool:
-        """Compute the first segment, as nobody's step; whether it could be, from what lies in its arrays."""
+        """Compute the first segment on what lies in its arrays, outside of any execution; whether that worked."""
         return not self._calls[0]()
 
 

@@ -247,7 +247,7 @@ class OwnOpRun:
                 array[window] = stored
 
     def _read(self, spec: TensorSpec, array: Array) -> Array:
-        """A copy: the function may keep it or write to it."""
+        """A copy of an input: the user's function may keep it or write to it."""
         if self._own.operator.stored or not (spec.dtype.is_float or spec.dtype.is_fixed_point):
             return np.array(array)
         if spec.quant is not None:

@@ -311,7 +311,7 @@ def _possible_times(program: HtpProgram, node: HtpNode) -> Sequence[int]:
 
 
 def even_ends(ends: Sequence[int], pieces: float, first: float = 0.0) -> tuple[int, ...]:
-    """The rows, among those at which a step may be left, that cut it into about so many pieces of equal time.
+    """The rows, among those at which a step may be left, that cut it into about ``pieces`` pieces of equal time.
 
     ``first`` is the part of the step's time that the first piece takes whatever its length.
     """

@@ -121,7 +121,7 @@ class _RowRule:
     after: int
 
     def results(self, size: int) -> int:
-        """The number of result rows for so many input rows."""
+        """The number of result rows for ``size`` input rows."""
         return (size + self.axis.before + self.after - self.axis.reach) // self.axis.stride + 1
 
 

@@ -38,7 +38,7 @@ _WORTH_TRIMMING = 32 << 20
 
 
 def give_back_copies(nbytes: int) -> None:
-    """Give memory of copies that are no longer needed back to the system, if so many bytes are worth it."""
+    """Give memory of copies that are no longer needed back to the system, if ``nbytes`` bytes are worth it."""
     if nbytes >= _WORTH_TRIMMING:
         give_back_freed()
 
@@ -139,7 +139,7 @@ class Workshop:
             return self._forms
 
     def hold(self, key: Hashable, make: Callable[[], Array], uses: int | None = None) -> Array:
-        """Data that sessions read where it lies, made once for all that want it.
+        """Data that sessions read where it lies, made once for all sessions.
 
         It is kept until all sessions are made, or until so many ``uses``.
         """

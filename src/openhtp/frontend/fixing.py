@@ -216,7 +216,7 @@ def check_dims(dims: object) -> dict[str, int]:
 
 
 def check_freeze(freeze: object) -> dict[str, Any]:
-    """Values by input."""
+    """The values of the inputs that become constants, by name."""
     if freeze is None:
         return {}
     if not isinstance(freeze, Mapping) or not all(isinstance(name, str) for name in freeze):

@@ -262,7 +262,7 @@ class Site:
         return self.assembly.form(self.reshaped(value, shape), perm)
 
     def reshaped(self, value: OnnxValue, shape: Shape) -> OnnxValue:
-        """The same elements in another shape."""
+        """The elements of ``value`` in another shape."""
         quant = value.quant
         if isinstance(quant, AxisScaleOffset):
             quant = AxisScaleOffset(quant.axis + len(shape) - value.rank, quant.scales, quant.offsets)

@@ -43,7 +43,7 @@ class OnnxValue:
 
     @property
     def is_constant(self) -> bool:
-        """Whether its numbers are known now."""
+        """Whether the numbers of the value are known while the model is imported."""
         return self.data is not None
 
     @property

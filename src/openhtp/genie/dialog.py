@@ -57,7 +57,7 @@ class Dialog:
         self._handle = library.make("GenieDialog_create", self._config)
 
     def limit(self, tokens: int) -> None:
-        """Write at most so many tokens a query."""
+        """Write at most ``tokens`` tokens a query."""
         self._library.call("GenieDialog_setMaxNumTokens", self._handle, ctypes.c_uint32(tokens))
 
     def query(self, prompt: str, tell: Callable[[str], None]) -> Answer:

@@ -63,7 +63,7 @@ def linked_folder(genie: Path) -> Iterator[Path]:
 
 
 def link_libraries(genie: Path, folder: Path) -> Path:
-    """Make a folder of links: to Genie, to our libraries, and to Genie's companions that we have none of.
+    """Make a folder of links: to Genie, to our libraries, and to companions of Genie that we have no library for.
 
     Genie looks for what it was linked with beside the parent of its folder, so that gets a link, too.
     """

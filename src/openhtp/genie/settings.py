@@ -169,7 +169,7 @@ class GenieBundle:
         return json.dumps(content)
 
     def with_parts(self, parts: list[Path]) -> GenieBundle:
-        """The same with other binaries."""
+        """These settings with other binaries."""
         content = copy.deepcopy(dict(self.content))
         content["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = [str(path) for path in parts]
         return GenieBundle(self.source, content)

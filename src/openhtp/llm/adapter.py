@@ -89,7 +89,7 @@ class AdapterPlan:
         return Adapter(adapter.name, matrices)
 
     def halves(self, weight: str, config: LlamaConfig, bits: int) -> tuple[Half, Half]:
-        """The updateable tensors beside a weight, for activations of so many bits."""
+        """The updateable tensors beside a weight, for activations of ``bits`` bits."""
         rows, columns = Llama.shapes(config)[weight]
         rank, dtype = self.ranks[weight], DType.SFIXED_POINT_16 if bits == 16 else DType.SFIXED_POINT_8
         most = dtype.integer_range[1]
@@ -135,7 +135,7 @@ def plan_for(adapters: Sequence[Adapter]) -> AdapterPlan:
 
 
 def _scaled(thin: Thin) -> Thin:
-    """The same product with rows of ``down`` that reach 1."""
+    """The thin pair with rows of ``down`` that reach 1; its product is the same."""
     peaks = np.abs(thin.down).max(axis=1)
     peaks = np.where(peaks > 0, peaks, 1.0).astype(np.float32)
     return Thin(thin.down / peaks[:, None], thin.up * peaks)

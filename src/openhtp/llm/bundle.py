@@ -110,7 +110,7 @@ class Bundle:
         return len(self.binaries)
 
     def graph_name(self, ar: int, part: int, context: int | None = None) -> str:
-        """Name of the graph of one part, from 1 on, for so many tokens."""
+        """Name of the graph of one part, from 1 on, for passes of ``ar`` tokens."""
         return graph_name(ar, self.context if context is None else context, part, self.parts)
 
     def data_formats(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class KvCache:
         return self._wanted_context
 
     def room_for(self, ar: int) -> bool:
-        """Whether a pass of so many tokens fits."""
+        """Whether a pass of ``ar`` tokens fits."""
         return self.index + hmx.round_up(ar) <= self.context
 
     def write(self, part: int, begin: int, keys: Bytes, values: Bytes, count: int) -> None:

@@ -129,7 +129,7 @@ class Generator:
         self._adapter = self._sequencer.adapter = _checked_adapter(name, self._bundle)
 
     def graph_steps(self, ar: int) -> int:
-        """The number of steps of a pass of so many tokens; after each of them other clients may go first."""
+        """The number of steps of a pass of ``ar`` tokens; after each of them other clients may go first."""
         parts = range(self._bundle.parts)
         return sum(self._loaded.graph(ar, part, self._cache.context).steps for part in parts)
 
@@ -343,7 +343,7 @@ class Generator:
         )
 
     def _check_room(self, count: int) -> None:
-        """Whether so many tokens can be run at all, by the smallest passes."""
+        """Refuse more tokens than the smallest passes have room for."""
         valid, most = self._cache.valid, self._bundle.context
         if valid + count > most:
             raise self._full(f"the prompt has {count}")

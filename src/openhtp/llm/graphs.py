@@ -487,7 +487,7 @@ class Scribe:
         return spec
 
     def reshaped(self, name: str, tensor: TensorSpec, shape: Shape) -> TensorSpec:
-        """The same elements in another shape."""
+        """The elements of ``tensor`` in another shape."""
         return self.made(name, "Reshape", [tensor], shape)
 
     def transposed(self, name: str, tensor: TensorSpec, perm: Sequence[int]) -> TensorSpec:

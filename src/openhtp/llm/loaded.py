@@ -78,7 +78,7 @@ class LoadedBundle:
             raise
 
     def graph(self, ar: int, part: int, context: int) -> Graph:
-        """The graph of one part (from 0) for so many tokens."""
+        """The graph of one part (from 0) for passes of ``ar`` tokens."""
         return self.contexts[part].graph(self.bundle.graph_name(ar, part + 1, context))
 
     def holds(self, graph: Graph, adapter: str | None) -> bool:

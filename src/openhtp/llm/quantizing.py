@@ -163,7 +163,7 @@ class Levels:
     """All matrices of a model in steps, each computed once for all graphs."""
 
     def __init__(self, model: Llama, moments: Moments, tokens: int) -> None:
-        """``moments`` of the inputs, by their names, over so many tokens.
+        """``moments`` of the inputs, by their names, over ``tokens`` tokens.
 
         Without them, weights are rounded to the nearest.
         """

@@ -132,7 +132,7 @@ class Tenant:
 
 
 def largest_backup(vtcm_bytes: int, limit: int) -> int:
-    """Size of the VTCM backup buffer of a graph that has all VTCM of a chip, where a domain has so many bytes.
+    """Size of the VTCM backup buffer of a graph that has all VTCM of a chip; a domain has ``limit`` bytes.
 
     A domain of less than the chip's is one to scale, for trying what happens when it is full. So is this.
     """
@@ -300,7 +300,7 @@ class Ledger:
 
 
 def _growth(group: SpillGroup, domain: Domain, spill_fill: int, backup: int) -> int:
-    """What a group's buffers take in a domain beyond what they have, with a new context that needs so much."""
+    """How much a group's buffers grow in a domain by a context that needs ``spill_fill`` and ``backup`` bytes."""
     granted = group.grants.get(domain)
     spill = max(group.nbytes, spill_fill if group.grows else 0) - (0 if granted is None else granted.nbytes)
     if group.backup is None:
@@ -314,7 +314,7 @@ _DOMAINS = 4
 
 
 def no_place(ledger: Ledger, tenant: Tenant, wanted: Mapping[str, int]) -> str:
-    """A context fits nowhere, which wants so many bytes for each of these."""
+    """The message about a context that fits nowhere; ``wanted`` has the bytes that it needs for each purpose."""
     parts = [f"{what} {bytes_in_words(nbytes)}" for what, nbytes in wanted.items() if nbytes]
     total = bytes_in_words(sum(wanted.values()))
     made_of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
@@ -322,7 +322,7 @@ def no_place(ledger: Ledger, tenant: Tenant, wanted: Mapping[str, int]) -> str:
 
 
 def no_room(ledger: Ledger, tenant: Tenant, nbytes: int, what: str) -> str:
-    """Something else does not fit where its context is."""
+    """The message about memory, other than a context, that does not fit into its context's domain."""
     advice = "free contexts or memory"
     if tenant.domain is not None and ledger.most > 1:
         advice = (

@@ -78,7 +78,7 @@ class Buffers:
 
     @classmethod
     def chosen(cls, needs: ContextNeeds, weights: int, spill_fill: int) -> Buffers:
-        """As options say it: so many bytes, -1 for what the largest graph needs, 0 for none.
+        """As options say it: a number of bytes, -1 for what the largest graph needs, 0 for none.
 
         Raises InvalidArgument if a graph needs more than was chosen.
         """
@@ -120,7 +120,7 @@ def _too_small(option: str, chosen: int, name: str, nbytes: int) -> InvalidArgum
 
 
 def vtcm_of(info: GraphInfo, vtcm_bytes: int) -> int:
-    """VTCM of a graph on a chip with so much of it (0 if nobody knows)."""
+    """VTCM of a graph on a chip that has ``vtcm_bytes`` (0 if that is unknown)."""
     wanted = info.options.vtcm_bytes or vtcm_bytes
     return min(wanted, vtcm_bytes or wanted)
 

@@ -73,7 +73,7 @@ class Turns:
             self._waiting = deque(waiting for waiting in self._waiting if waiting[0] != job)
 
     def next(self, left: int) -> Turn | None:
-        """Whose turn it is, if nobody's now; ``left`` bytes are free beside what is loaded. It is then running."""
+        """Begin the next turn, unless a job is running; ``left`` bytes are free beside what is loaded."""
         if self.running is not None or not self._waiting:
             return None
         job, graph = self._waiting.popleft()

@@ -49,14 +49,14 @@ def _windows(node: Node) -> tuple[AxisWindow, ...]:
 
 
 def _window_params(count: int) -> tuple[Param, ...]:
-    """Stride and padding in the form that an op of so many dimensions takes them."""
+    """Stride and padding in the form that an op of ``count`` dimensions takes them."""
     if count == 1:
         return Param("stride", mandatory=True), Param("pad_amount", rank=1, mandatory=True)
     return STRIDE, PAD
 
 
 def _dilation_param(count: int) -> Param:
-    """Dilation in the form that an op of so many dimensions takes it."""
+    """Dilation in the form that an op of ``count`` dimensions takes it."""
     return Param("dilation", default=1) if count == 1 else Param("dilation", rank=1, default=(1,) * count)
 
 

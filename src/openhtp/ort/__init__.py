@@ -96,7 +96,7 @@ def get_available_providers() -> list[str]:
 
 
 def get_all_providers() -> list[str]:
-    """The same: there are no others to be had."""
+    """The providers of ``get_available_providers``: all that exist here are available."""
     return get_available_providers()
 
 

@@ -87,7 +87,7 @@ class NumberRange:
         return int(value) if self.whole else value
 
     def without_limits(self) -> NumberRange:
-        """The same without bounds: only the sign of the number is checked."""
+        """The range without its bounds: only the sign of the number is checked."""
         return replace(self, lowest=0, highest=sys.float_info.max)
 
 

@@ -159,7 +159,7 @@ def without(scenario: Scenario, dropped: set[int]) -> Scenario:
 
 
 def stretched(scenario: Scenario, factor: float) -> Scenario:
-    """The scenario whose repeated requests come so many times less often."""
+    """The scenario whose repeated requests come ``factor`` times less often."""
     sources = tuple(
         replace(source, gap_ns=round(source.gap_ns * factor)) if source.pattern in _REPEATED else source
         for source in scenario.sources

@@ -226,7 +226,7 @@ def _changes(before: Scenario, after: Scenario) -> tuple[str, ...]:
 def _reasons(
     scenario: Scenario, search: _SettingSearch, hopeless: dict[int, str], too_much: CoreOverload | None
 ) -> list[str]:
-    """Why nothing fits: proofs first, then who starves or misses in the least bad setting."""
+    """Why nothing fits: proofs first, then the clients that starve or miss deadlines in the least bad setting."""
     words = [] if too_much is None else [f"nothing fits: {too_much}"]
     words += hopeless.values()
     if too_much is None and search.starving is not None:

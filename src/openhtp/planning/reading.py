@@ -78,7 +78,7 @@ def read_text(text: str, source: str = "scenario") -> WrittenValue:
 
 
 def read_mapping(mapping: Mapping[str, Any], source: str = "scenario") -> WrittenValue:
-    """The same for a mapping. Its values have no lines, so messages name the keys that lead to them."""
+    """Read a scenario from a mapping. Its values have no lines, so messages name the keys that lead to them."""
     return written(mapping, KeyPlace(source, error=BadScenario))
 
 

@@ -162,7 +162,7 @@ def _pieces(kernel: int, tiles: int, moved: Iterator[DmaTransfer]) -> Iterator[t
 
 
 def _share(nbytes: int, tile: int, tiles: int) -> tuple[int, int]:
-    """Where a tile's part of so many bytes begins, and how many it has."""
+    """Where a tile's part of ``nbytes`` bytes begins, and how many bytes it has."""
     begin = nbytes * tile // tiles
     return begin, nbytes * (tile + 1) // tiles - begin
 

@@ -209,7 +209,7 @@ class PackedGraph:
         return arrange(blobs_read[number], spec, tensor.stored)
 
     def _update(self, spec: TensorSpec, begin: int, blobs_read: dict[int, memoryview]) -> Array:
-        """Data of an updateable tensor; zeros if the memory for it has another graph's."""
+        """Data of an updateable tensor; zeros if its memory holds another graph's data."""
         nbytes = math.prod(spec.shape) * spec.dtype.itemsize
         if self.updates is None or begin + nbytes > self.updates.nbytes:
             raise BadBinary(f"tensor {spec} is at byte {begin} of the updateable data, which ends before it does")

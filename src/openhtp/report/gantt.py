@@ -284,7 +284,7 @@ def _axis(first: int, last: int, scale: float, y: float, unit: str, unit_ns: int
 
 
 def ticks(first: float, last: float, about: int = 10) -> list[float]:
-    """Round numbers between two values, about so many."""
+    """Round numbers between two values; their count is near ``about``."""
     span = max(last - first, 1e-9)
     step = 10.0**-9
     for power in range(-9, 16):

@@ -115,7 +115,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     ``read_budget`` is how many bytes of it may be in memory at once, None for all. ``accelerated``: on all threads
     there are, several graphs at a time. With ``switching`` they are loaded when they run, at once only those
     ``retained`` (by place, the most important first), or the first. They then use the buffers in turn that are
-    asked for: so many bytes, -1 for what the largest needs, 0 for none.
+    asked for: a number of bytes, -1 for what the largest needs, 0 for none.
     """
 
     read_budget: int | None = None

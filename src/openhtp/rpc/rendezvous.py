@@ -161,7 +161,7 @@ def _refused(path: Path, reason: str) -> ResourceError:
 
 
 def listen(name: str) -> socket.socket:
-    """Open the door of a named device. Call under ``locked`` and after ``connect`` said None."""
+    """Open the door of a named device. Call under ``locked``, and after ``connect`` returned None."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with address(socket_path(name)) as where:

@@ -225,7 +225,7 @@ def _is_dma_buf(fd: int) -> bool:
 
 
 def _lasting_size(fd: int) -> int:
-    """Size of memory that nobody can shrink; 0 for all else."""
+    """Size of memory that no process can shrink; 0 for any other descriptor."""
     try:
         if _is_dma_buf(fd):
             return os.lseek(fd, 0, os.SEEK_END)
@@ -235,7 +235,7 @@ def _lasting_size(fd: int) -> int:
 
 
 def _memory_size(fd: int) -> int:
-    """Size of shared memory as it is now; 0 for files on disks and all else."""
+    """Size of shared memory as it is now; 0 for files on disks and any other descriptor."""
     try:
         fcntl.fcntl(fd, _F_GET_SEALS)
         return os.fstat(fd).st_size

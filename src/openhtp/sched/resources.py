@@ -31,7 +31,7 @@ PARALLEL_WINDOW = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResources:
-    """One device: so many cores, each with these units, and the switches that decide which clients may share them.
+    """One device: ``cores`` cores with these units each, and switches that decide which clients may share them.
 
     ``flat_priorities`` is the Windows platform from SDK 2.29 on: all graphs get one thread priority there and
     the operating system decides, so the device itself sees only order of arrival.

@@ -104,7 +104,7 @@ class Scheduler:
         return actions
 
     def goes_on(self, number: int, token: int, steps: int) -> bool:
-        """Whether the end of so many steps since ``token`` would be answered with the start of the next alone.
+        """Whether the end of ``steps`` steps since ``token`` would be answered only with the start of the next.
 
         While that is so, the runner may go on and report all of them together.
         """

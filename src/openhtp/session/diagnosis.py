@@ -44,7 +44,7 @@ class HalfPrecisionLoss:
 def find_loss(
     model: bytes, samples: Sequence[Mapping[str, Array]], least_db: float, soc: str | None = None
 ) -> HalfPrecisionLoss | None:
-    """The first node beyond the range of half precision, otherwise the first below so many decibels.
+    """The first node beyond the range of half precision, otherwise the first below ``least_db`` decibels.
 
     None if there is no such node, or the model cannot be looked into.
     """

@@ -170,7 +170,7 @@ def array_for(name: str, value: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def dtype_in_words(words: str) -> np.dtype[Any] | None:
-    """The numpy type of ``tensor(float)`` and its like; None of what is no tensor of numbers."""
+    """The numpy type of ``tensor(float)`` and its like; None for anything but tensors of numbers."""
     name = words.removeprefix("tensor(").removesuffix(")")
     name = {numpy: theirs for theirs, numpy in _WORDS.items()}.get(name, name)
     try:

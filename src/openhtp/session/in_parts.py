@@ -146,7 +146,7 @@ class PartsExecutable(Executable):
         return [AssignedPart(QNN if part.on_htp else CPU, part.nodes) for part in self._parts]
 
     def new_profile(self, level: str, max_events: int | None = None) -> PartsProfile:
-        """A profile for one run; so many events of each part are kept."""
+        """A profile for one run, with at most ``max_events`` events of each part."""
         profiles = [loaded.new_profile(level, max_events) for loaded in self._loaded]
         return PartsProfile(level, self.assigned, profiles)
 

@@ -57,7 +57,7 @@ class SessionOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
     def add_external_initializers(
         self, initializer_names: Sequence[str], initializer_values: Sequence[Any]
     ) -> None:
-        """The same for constants whose data lies outside the model's file."""
+        """Add constants whose data lies outside the model's file."""
         names, values = _pair("initializer_names", initializer_names, "initializer_values", initializer_values)
         wrong = [value for value in values if not isinstance(value, OrtValue)]
         if wrong:

@@ -60,7 +60,7 @@ def monte_carlo(
     on: str | SweepEngine = "local",
     progress: Progress | None = None,
 ) -> MonteCarlo:
-    """Plan a scenario file with so many different arrivals.
+    """Plan a scenario file once for each of ``seeds`` different arrivals.
 
     Raises:
         InvalidArgument: there is nothing to draw, or nothing to miss.
@@ -121,7 +121,7 @@ def _independent(runs: Sequence[tuple[int, int]], share: float, requests: int) -
 
 
 def wilson(share: float, count: float) -> ConfidenceInterval:
-    """Wilson's interval of a share seen in so many independent trials; the whole range if there were none."""
+    """Wilson's interval of a share seen in ``count`` independent trials; the whole range if there were none."""
     if not count:
         return ConfidenceInterval(share, 0.0, 1.0)
     scale = 1 + _Z95**2 / count

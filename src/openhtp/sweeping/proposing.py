@@ -45,7 +45,7 @@ def proposals(study: Study, store: Store) -> Iterator[Iterable[StudyPoint]]:
 
 
 def expected(study: Study) -> int:
-    """How many points there will be; at most so many where it is not known."""
+    """How many points there will be; where that is not known, how many at most."""
     if study.search.method != "grid":
         finite = all(axis.values for axis in study.axes)
         return min(study.search.samples, grid_size(study)) if finite else study.search.samples

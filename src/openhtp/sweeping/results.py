@@ -80,7 +80,7 @@ class SweepResult:
         return rows_of
 
     def best(self, objective: Objective, count: int = 10) -> list[PointResult]:
-        """The best feasible points for one objective: so many for each group."""
+        """The best feasible points for one objective: ``count`` for each group."""
         return [row for rows in self.groups().values() for row in best(rows, objective, count)]
 
     def sensitivity(self) -> dict[str, list[AxisEffect]]:

@@ -139,14 +139,14 @@ _DEFAULT_MB = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """How often lists are run: once, or until so many inferences or seconds are done."""
+    """How often lists are run: once, or until a number of inferences or seconds is done."""
 
     inferences: int | None = None
     duration_s: float | None = None
 
 
 class InputCache:
-    """Inputs that were read and are kept for the next time: so many sets, or so many bytes."""
+    """Inputs that were read and are kept for the next time, up to a number of sets or bytes."""
 
     def __init__(self, sets: int | None, megabytes: int | None) -> None:
         self._sets = sets if sets is None or sets >= 0 else None

@@ -508,7 +508,7 @@ def read_sets(path: Path | str, tensors: Sequence[Any], form: RawForm) -> list[F
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> Feeds:
-    """Numbers from 0 to 1 for floats, any for fixed point, zeros for all else, whose meaning is not known."""
+    """Numbers from 0 to 1 for floats, any for fixed point, zeros for other types, whose meaning is not known."""
     random = np.random.default_rng(_SEED)
     feeds: Feeds = {}
     for spec in specs:

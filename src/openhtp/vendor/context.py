@@ -125,7 +125,7 @@ class LibraryContext(Owner):
         return graph
 
     def register_memory(self, spec: TensorSpec, tensor_range: TensorRange) -> LibraryMemory:
-        """Have the DSP map a tensor's memory, once for all calls; ``leave_memory`` undoes one of them."""
+        """Have the DSP map a tensor's memory, once for all calls; ``leave_memory`` undoes one call."""
         key = (spec.dtype, *tensor_range.identity)
         memory = self._memories.get(key)
         if memory is None or not memory.alive:

@@ -197,7 +197,7 @@ class Arena:
         return max((size for _, size in self._holes), default=0)
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of a range of so many bytes, or None if no hole is large enough."""
+        """The offset of a range of ``nbytes`` bytes, or None if no hole is large enough."""
         fitting = [(size, offset) for offset, size in self._holes if size >= nbytes]
         if not fitting:
             return None

@@ -325,7 +325,7 @@ def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequenc
 
 
 def _spilled(staying: Mapping[int, int], excess: int) -> dict[int, int]:
-    """What goes if so many bytes are too much: whole results that nobody needs now, the largest first."""
+    """What leaves if ``excess`` bytes are too much: whole results that no kernel needs now, the largest first."""
     gone: dict[int, int] = {}
     for maker in sorted(staying, key=lambda maker: staying[maker], reverse=True):
         if excess <= 0:

@@ -59,7 +59,7 @@ def _check(site: Site) -> None:
 
 
 def _operands(site: Site, x: TensorSpec, number: int, units: int) -> list[TensorSpec | None]:
-    """Inputs of one direction, at their places."""
+    """The inputs of one direction, each at its index."""
     weights, recurrent = _constant_weights(site, 1)[number], _constant_weights(site, 2)[number]
     biases = _constant_weights(site, 3)[number] if site.has(3) else np.zeros(8 * units, np.float32)
     operands: list[TensorSpec | None] = [None] * _PORTS
@@ -102,7 +102,7 @@ def _state(site: Site, index: int, number: int, x: TensorSpec) -> TensorSpec:
 
 
 def _stack(site: Site, index: int, parts: list[TensorSpec], axis: int) -> None:
-    """Directions become an axis."""
+    """Stack the results of all directions along a new axis."""
     out = site.give(index)
     shape = (*parts[0].shape[:axis], 1, *parts[0].shape[axis:])
     if len(parts) == 1:

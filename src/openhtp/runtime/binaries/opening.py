@@ -116,7 +116,7 @@ def _is_mapped(binary: Given) -> bool:
 
 
 def copied(nbytes: int, read: Callable[[int, int], memoryview], check: Check) -> FileSource:
-    """A copy of so many bytes, in memory that nobody can write any more: the device uses it where it lies."""
+    """A copy of ``nbytes`` bytes, which the device uses where it lies: no process can write to it any more."""
     memory = unchangeable(nbytes, chunks(0, nbytes, read, check))
     try:
         return FileSource(os.dup(memory.number))

@@ -230,7 +230,7 @@ class Shortcut(Protocol):
         """Compute on this thread; False if it has to go through the queue."""
 
     def run_queued(self) -> bool:
-        """The same for an asynchronous execution."""
+        """Compute an asynchronous execution on this thread; False if it has to go through the queue."""
 
     def submit(self, execution: Execution, call: Call, timeout_at: int, profile_level: int) -> None:
         """Queue an execution."""

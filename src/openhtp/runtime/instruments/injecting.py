@@ -153,7 +153,7 @@ class _FaultyLink:
             self._link.submit(execution, frame, sent)
 
     def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """The same for one that was delayed, on a thread that may wait: this one completes executions."""
+        """Submit a delayed execution on a thread that may wait: the present thread completes executions."""
         OwnThread(self.submit, execution, frame, sent, name="openhtp-fault").start()
 
     def run_here(self, execution: Execution, frame: bytes, *, if_short: bool = False) -> bool:
@@ -161,7 +161,7 @@ class _FaultyLink:
         return False
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """The same."""
+        """Send an execution late and wait for it, or let it end before it is sent."""
         if not self._happens(execution):
             self._link.run(execution, frame, sent)
 

@@ -128,7 +128,7 @@ class Saver:
         return self._put(dense.tobytes(), dense.dtype.newbyteorder("<").str, list(dense.shape))
 
     def blob(self, data: bytes) -> cs.StoredArray:
-        """The same for bytes."""
+        """Put bytes into the data file, once."""
         return self._put(data, "|u1", [len(data)])
 
     def _put(self, data: bytes, dtype: str, shape: list[int]) -> cs.StoredArray:

@@ -92,7 +92,7 @@ class Link(Protocol):
         """Send an execution on its way; from now on it will be completed exactly once."""
 
     def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
-        """The same for one that was delayed. Called where an earlier execution has just been completed."""
+        """Hand over an execution that was delayed. Called where an earlier execution has just been completed."""
 
     def run(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution and wait until it is over."""

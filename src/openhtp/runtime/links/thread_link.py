@@ -84,7 +84,7 @@ class ThreadLink(RpcLink):
         sent(execution.job)
 
     def submit_bound(self, execution: Execution, direct: DirectRun, call: Call, times: tuple[int, int]) -> None:
-        """The same on arrays of the client. ``times`` has the time of its timeout, and its profiling level."""
+        """Submit an execution on the client's arrays; ``times`` has the time of timeout and the profiling level."""
         executions, (timeout_at, level) = self._core.executions, times
         if (
             not call.synchronous  # a synchronous one has been refused here before
@@ -237,7 +237,7 @@ class BoundRun:
         return not link._pending and not link.data_order.delayed and link.sitting(self._direct.run)
 
     def run_queued(self) -> bool:
-        """The same for an asynchronous execution."""
+        """Compute an asynchronous execution on this thread; False if it has to go through the queue."""
         link, direct = self._link, self._direct
         return link.is_clear and link.sitting(lambda caller: direct.run(caller, queued=True))
 

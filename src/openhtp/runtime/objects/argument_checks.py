@@ -54,7 +54,7 @@ def check_count(
 
 
 def check_bytes(value: object) -> int:
-    """A size of memory. Whether so much is there is for the device to say."""
+    """A size of memory. The device decides whether it has that much."""
     number = whole_number(value)
     if number is None or not 1 <= number <= MAX_MEMORY_BYTES:
         raise InvalidArgument(

@@ -200,7 +200,7 @@ class Context:
         mem_type: MemType | str | int | None = None,
         use: str | None = None,
     ) -> Mem:
-        """Memory that client and device share: so many bytes, or as many as a tensor needs.
+        """Memory that client and device share: ``nbytes``, or as many bytes as a tensor needs.
 
         Without ``fd`` the memory is allocated. With ``fd``, memory that you made is used where it lies: a dma-buf,
         or a memfd with MFD_ALLOW_SEALING, whose size is sealed here, as shrinking it would end the device's

@@ -121,7 +121,7 @@ class Graph:
         ``kind`` is ``app_write`` (input), ``app_read`` (output), ``native`` (between nodes; the default),
         ``static`` (constant; the default when ``data`` is given) or one of the optional kinds. ``data`` is in the
         stored type: integers for fixed point. ``dynamic`` marks dimensions that an execution may lower;
-        ``sparse_elements`` makes the tensor sparse, with at most so many elements specified.
+        ``sparse_elements`` makes the tensor sparse, and is the most elements that may be specified.
         ``data_format`` "hmx_weight_layout" is for the KV cache of a language model (``docs/llm.md``).
         """
         self.life.require("add_tensor")

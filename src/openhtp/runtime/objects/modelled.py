@@ -143,7 +143,7 @@ def ops_of_steps(graph: Graph) -> list[StepOps]:
 
 
 def step_nodes(program: HtpProgram, steps: int) -> list[StepOps]:
-    """Nodes for every step of a compiled program that a device cut into so many steps."""
+    """Nodes for every step of a compiled program that a device cut into ``steps`` steps."""
     from openhtp.engine.segments import Cuts, cuts_of
 
     whole = tuple(range(1, len(program.steps)))
