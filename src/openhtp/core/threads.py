@@ -87,7 +87,7 @@ class OwnThread(threading.Thread):
             self._over.unlock()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end, at most ``timeout`` seconds. A thread with an interrupted start may never have begun."""
+        """Wait for the end, at most ``timeout`` seconds. A thread whose start was cut short may not have begun."""
         if self.ident is None:
             begun = Latch()
             _starter.start()

@@ -12,7 +12,7 @@ import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
@@ -199,7 +199,7 @@ class LlmRates:
 @functools.cache
 def llm_rates() -> LlmRates:
     """The rates that this package has."""
-    table = tomllib.loads(resources.files("openhtp.cost").joinpath("llm_rates.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(Path(__file__).with_name("llm_rates.toml").read_text(encoding="utf-8"))
     token, single = (
         RateLine(work, tuple(line["factors"]), line["slower"], line["unit_ms"])
         for work, line in ((token_work, table["token"]), (pass_work, table["pass"]))

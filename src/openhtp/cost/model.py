@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -291,5 +291,5 @@ class AccuracyReport:
 @functools.cache
 def accuracy_report() -> AccuracyReport:
     """The report on the parameters that this package has."""
-    data = resources.files("openhtp.cost").joinpath("accuracy.json").read_bytes()
+    data = Path(__file__).with_name("accuracy.json").read_bytes()
     return msgspec.json.decode(data, type=AccuracyReport)

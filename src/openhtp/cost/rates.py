@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from openhtp.core.errors import UnsupportedFeature
@@ -86,7 +86,7 @@ class FoundRates:
 @functools.cache
 def fitted_parameters() -> Parameters:
     """The parameters that come with the package."""
-    text = resources.files("openhtp.cost").joinpath("parameters.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("parameters.toml").read_text(encoding="utf-8")
     return parameters_from(tomllib.loads(text))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from importlib import resources
+from pathlib import Path
 
 from openhtp.core.checks import shown, whole_number
 from openhtp.core.errors import InvalidArgument
@@ -18,7 +18,7 @@ _LONGEST = 100
 @functools.cache
 def catalog() -> dict[str, SocSpec]:
     """All SoCs by name, in the order of the file."""
-    text = resources.files("openhtp.hw").joinpath("socs.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("socs.toml").read_text(encoding="utf-8")
     return {
         name: SocSpec(name=name, **{**fields, "estimated": tuple(fields.get("estimated", ()))})
         for name, fields in tomllib.loads(text).items()

@@ -10,7 +10,7 @@ import functools
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from openhtp.core.units import US
@@ -138,7 +138,7 @@ def max_core_mhz(arch: int) -> float:
 
 @functools.cache
 def _table() -> dict[str, dict[str, Any]]:
-    text = resources.files("openhtp.hw").joinpath("corners.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("corners.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from openhtp.core.foreign_text import printable, to_json
 
-_FOLDER = resources.files("openhtp.report").joinpath("templates")
+_FOLDER = Path(__file__).with_name("templates")
 _PLACES = {
     "echarts.min.js": "/*ECHARTS*/",
     "tabulator.min.js": "/*TABULATOR*/",

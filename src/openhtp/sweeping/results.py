@@ -6,7 +6,6 @@ import io
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +284,7 @@ def result_to_html(result: SweepResult) -> str:
         },
         "failures": [[cause, count] for cause, count, _ in result.causes()[:_MOST_CAUSES]],
     }
-    template = resources.files("openhtp.sweeping").joinpath("templates/page.html").read_text(encoding="utf-8")
+    template = (Path(__file__).parent / "templates" / "page.html").read_text(encoding="utf-8")
     return filled_page(template, data, CHARTS)
 
 

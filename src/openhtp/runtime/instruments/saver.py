@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from importlib import resources
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ Array = npt.NDArray[Any]
 _PLAIN = (str, int, float, bool, type(None))
 # Larger parameters of nodes go into the data file.
 _MOST_LISTED = 64
+_INCLUDE = Path(__file__).parents[2] / "capi" / "include"
 
 
 class Saver:
@@ -80,7 +80,7 @@ class Saver:
             lines = (self.folder / cs.CALLS_NAME).read_bytes().splitlines()
             text = c_source((cs.decode_call(line) for line in lines), self._bytes)
             (self.folder / SOURCE_NAME).write_text(text)
-            header = resources.files("openhtp").joinpath("capi", "include", HEADER_NAME)
+            header = _INCLUDE / HEADER_NAME
             (self.folder / HEADER_NAME).write_bytes(header.read_bytes())
         except (OSError, QnnError) as error:
             log.error("the calls in %r could not be written as C: %s", str(self.folder), error)

@@ -84,7 +84,7 @@ class ThreadLink(RpcLink):
         sent(execution.job)
 
     def submit_bound(self, execution: Execution, direct: DirectRun, call: Call, times: tuple[int, int]) -> None:
-        """Submit an execution on the client's arrays; ``times`` has the time of timeout and the profiling level."""
+        """Submit an execution on the client's arrays; ``times`` has its timeout and its profiling level."""
         executions, (timeout_at, level) = self._core.executions, times
         if (
             not call.synchronous  # a synchronous one has been refused here before
