@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
+from openhtp.core.dtype import DType
+from openhtp.core.opcall import OpCall
+from openhtp.core.quant import ScaleOffset
+from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import segments as segments_module
 from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import lower_program, origin
@@ -22,9 +27,12 @@ from openhtp.engine.segments import (
     even_ends,
     longest_seconds,
     share_memory,
+    step_seconds,
     used_nodes,
 )
 from openhtp.frontend.onnx_import import load
+from openhtp.ir.builder import GraphBuilder
+from openhtp.program.htp_program import HtpProgram
 
 
 def node(inputs: str, outputs: str, step: int | None = None) -> SimpleNamespace:
@@ -45,7 +53,34 @@ def names(segments: list[Segment]) -> list[str]:
 
 def test_short_work_is_not_cut_and_long_work_not_too_often() -> None:
     assert longest_seconds(1e-4) > 1e-4
-    assert longest_seconds(10.0) >= 10.0 / 25
+    assert longest_seconds(10.0) >= 0.99 * 10.0 / 25
+
+
+def test_parts_of_short_programs_leave_time_for_the_way_there_and_back() -> None:
+    shares = [longest_seconds(seconds) / seconds for seconds in (0.014, 0.03, 0.1, 1.0)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.85 * shares[-1]
+
+
+def test_depthwise_convolutions_take_longer_the_more_pixels_there_are() -> None:
+    """However few channels these have: where each lies is looked up."""
+    few_pixels, many_pixels = (sum(step_seconds(depthwise(side, depth))) for side, depth in ((80, 256), (320, 16)))
+    assert many_pixels > 1.5 * few_pixels
+
+
+def depthwise(side: int, channels: int) -> HtpProgram:
+    builder = GraphBuilder("g")
+    quant, weights = ScaleOffset(0.02, -128), np.ones((3, 3, 1, channels), np.int8)
+    ends = [
+        TensorSpec(name, (1, side, side, channels), DType.UFIXED_POINT_8, quant, kind)
+        for name, kind in (("x", TensorKind.APP_WRITE), ("y", TensorKind.APP_READ))
+    ]
+    w = TensorSpec("w", weights.shape, DType.SFIXED_POINT_8, ScaleOffset(0.01, 0), TensorKind.STATIC)
+    for spec, data in ((ends[0], None), (w, weights), (ends[1], None)):
+        builder.add_tensor(spec, data)
+    params = {"stride": [1, 1], "pad_amount": [[1, 1], [1, 1]]}
+    builder.add_node(OpCall("DepthWiseConv2d", "n", (ends[0], w), (ends[1],), params))
+    return compile_graph(builder.finish(), "SM8650")
 
 
 @pytest.mark.parametrize(

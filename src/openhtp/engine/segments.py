@@ -2,7 +2,7 @@
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
 machine a cut costs some 15 microseconds, mostly because computing has displaced the code of the cut from the
-caches. So steps are joined to segments of at most 4 % of the whole or 0.6 ms, whichever is longer. A convolution,
+caches. So steps are joined to segments of at most 4 % of the whole or 0.45 ms, whichever is longer. A convolution,
 a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
@@ -37,9 +37,11 @@ _INTEGER_WEIGHT_BYTES_PER_SECOND = 8e9
 _PUT_TOGETHER_BYTES = 8 << 20
 # The pixels under a window are gathered before they are multiplied: seconds per piece of memory, and per byte.
 _PIECES_PER_SECOND = 1e9
-# No segment may take longer than the first; a segment shorter than the second is not worth its cut.
+# No segment may take longer than the first, less the way there and back of an urgent graph or an abort, which is a
+# notable part of a short program; a segment shorter than the third is not worth its cut.
 _LONGEST_SHARE = 0.04
-_SEGMENT_SECONDS = 6e-4
+_WAY_SECONDS = 1.1e-4
+_SEGMENT_SECONDS = 4.5e-4
 # A convolution's strip is shorter: its time differs most from machine to machine.
 _STRIP_SHARE = 0.7
 # The cost of a cut, without that of the bytes that cross it.
@@ -61,7 +63,7 @@ _SLOWER = {
     "fully_connected": (1.4, 1.1),
     "matmul": (1.8, 1.2),
     "pool": (1.8, 1.9),
-    "reduce": (7.0, 2.5),
+    "reduce": (12.0, 2.5),
     "resize": (4.6, 3.0),
     "transpose": (5.0, 1.2),
 }
@@ -69,12 +71,14 @@ _AS_SAID = (1.0, 1.0)
 # A convolution that makes more pixels than it reads: it has no integer kernel, and adds results up in memory.
 _UPSAMPLING = (4.0, 2.1)
 # The states of a sequence are a row each, too few to be multiplied fast.
-_SEQUENCE = (2.2, 2.2)
+_SEQUENCE = (4.4, 4.4)
 # To begin a node; in 8 bits most are several of the runtime's.
 _BEGIN_SECONDS = (1e-5, 4e-6)
 # A convolution of a picture first gathers the few channels of its pixels.
 _PICTURE_CHANNELS = 4
 _PICTURE = (3.0, 1.3)
+# A depthwise convolution in 8 bits looks up where each pixel under its window lies.
+_LOOKED_UP_PER_SECOND = 4e8
 # In 8 bits, the factors of channels are applied pixel by pixel, each time by a call of its own.
 _SCALED_PIXELS_PER_SECOND = 3e7
 
@@ -163,6 +167,9 @@ def _seconds(program: HtpProgram, node: HtpNode) -> float:
     elif op.kind == "conv" and window is not None and window.pieces and window.depth <= _PICTURE_CHANNELS:
         slower = _PICTURE
     seconds = slower[0 if integer else 1] * node_seconds(node.work, integer=integer, window=window)
+    if integer and window is not None and window.depth == 1:
+        taps = math.prod(program.tensors[node.inputs[1] or ""].shape[:-2])
+        seconds += taps * math.prod(result.shape[:-1]) / _LOOKED_UP_PER_SECOND
     if integer and op.kind == "batchnorm":
         seconds += math.prod(result.shape[:-1]) / _SCALED_PIXELS_PER_SECOND
     return seconds + _BEGIN_SECONDS[0 if integer else 1]
@@ -210,7 +217,7 @@ def crossing_bytes(program: HtpProgram) -> list[int]:
 
 def longest_seconds(seconds: float) -> float:
     """How long a segment of work of this length may be."""
-    return max(seconds * _LONGEST_SHARE, _SEGMENT_SECONDS)
+    return max(seconds * _LONGEST_SHARE - _WAY_SECONDS, _SEGMENT_SECONDS)
 
 
 def cuts_of(program: HtpProgram) -> Cuts:
