@@ -63,9 +63,38 @@ def _strict() -> ort.SessionOptions:
     return options
 
 
+def _padded_by_its_shape() -> bytes:
+    """Padding by numbers that are computed from a shape in floats, as exporters write "up to a multiple of 32"."""
+    constants = [
+        numpy_helper.from_array(np.array(1.5, np.float32), "wider"),
+        numpy_helper.from_array(np.zeros(3, np.int64), "nothing"),
+    ]
+    nodes = [
+        _node("Sigmoid", "x", "a"),
+        _node("Shape", "a", "shape"),
+        _node("Cast", "shape", "real", to=TensorProto.FLOAT),
+        _node("Mul", "real wider", "wide"),
+        _node("Ceil", "wide", "ceiling"),
+        _node("Cast", "ceiling", "whole", to=TensorProto.INT64),
+        _node("Sub", "whole shape", "more"),
+        _node("Concat", "nothing more", "pads", axis=0),
+        _node("Pad", "x pads", "p"),
+        _node("Relu", "p", "r"),
+        _node("Det", "r", "y"),
+    ]
+    return _model(nodes, out=(2,), constants=constants)
+
+
 @pytest.fixture
 def feeds() -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(3).random((1, 4, 4), np.float32)}
+
+
+def test_what_follows_from_shapes_is_known_before(feeds: dict[str, np.ndarray]) -> None:
+    model = _padded_by_its_shape()
+    assert _where(partition(model)) == [(True, ["Pad", "Relu"]), (False, ["Det"])]
+    with htp.InferenceSession(model, transport="inprocess") as session:
+        np.testing.assert_allclose(session.run(None, feeds)[0], _reference(model, feeds), atol=1e-3)
 
 
 def test_parts_are_convex_and_in_order() -> None:

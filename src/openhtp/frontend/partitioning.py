@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from openhtp.core.errors import FormatError, QnnError, UnsupportedError, UnsupportedFeature
 from openhtp.engine.onnxruntime import onnxruntime
@@ -21,6 +22,7 @@ from openhtp.frontend.onnx_import import Imported, import_typed
 from openhtp.frontend.onnx_reader import inlined, model_bytes, node_reads, parse_model, read_model
 from openhtp.frontend.own_operators import with_own_types
 from openhtp.frontend.probing import with_lifted_constants, with_outputs
+from openhtp.frontend.typing_pass import known_values
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +65,39 @@ class ModelPart:
 
 def partition(data: bytes) -> list[ModelPart]:
     """The parts of a model, in the order in which they run."""
-    work = _Work(with_inferred_types(inlined(parse_model(with_lifted_constants(data)))))
+    work = _Work(with_inferred_types(_with_known_values(inlined(parse_model(with_lifted_constants(data))))))
     if work.holds_contexts:
         return work.context_parts()
     parts = None
     while parts is None:
         parts = work.parts()
     return parts
+
+
+def _with_known_values(proto: Any) -> Any:
+    """The model with what follows from constants and shapes as constants.
+
+    Types are inferred from it then: a rule for shapes needs numbers, as of the sizes that a Resize is given.
+    """
+    try:
+        values = known_values(read_model(model_bytes(proto)))
+    except QnnError:  # a model that cannot be read as a whole stays as it is
+        return proto
+    graph = proto.graph
+    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    needed = {value.name for value in graph.output}
+    known = {name for name, value in values.items() if value.size} - needed - given
+    kept = []
+    # From the end, so that what only made the size of something is left out.
+    for node in reversed(graph.node):
+        if needed.intersection(node.output) - known:
+            needed.update(node_reads(node))
+            kept.append(node)
+    made = [numpy_helper.from_array(np.ascontiguousarray(values[name]), name) for name in sorted(known & needed)]
+    graph.initializer.extend(made)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    return proto
 
 
 def with_inferred_types(proto: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openhtp.core.errors import BadModel, UnsupportedFeature, UnsupportedOp, error_context
+from openhtp.core.errors import BadModel, QnnError, UnsupportedFeature, UnsupportedOp, error_context
 from openhtp.frontend.expansion import expand
 from openhtp.frontend.folding import can_fold, constant_of, fold
 from openhtp.frontend.model import MICROSOFT, Array, OnnxModel, OnnxNode, ValueType, is_op
@@ -24,6 +24,8 @@ _ADVICE = {
     "NonZero": "QNN's op of this name fills up with -1, which ONNX does not know: end the model before it, or use"
     " the op through the graph API",
 }
+# Operators whose results have other sizes on the HTP than elsewhere: there is room for all that could be selected.
+_PADDED = frozenset(("NonMaxSuppression",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,23 @@ def settle_types(model: OnnxModel) -> TypedModel:
             simpler = _settle(node, typed, kept)
         waiting.extend(reversed(simpler))
     return dataclasses.replace(typed, nodes=tuple(kept))
+
+
+def known_values(model: OnnxModel) -> dict[str, Array]:
+    """The values that follow from constants and shapes, also in a model that cannot be settled as a whole."""
+    constants = {name: ValueType(array.dtype, array.shape) for name, array in model.constants.items()}
+    typed = TypedModel(model, (), {**model.inputs, **constants}, dict(model.constants))
+    waiting = list(reversed(model.nodes))
+    while waiting:
+        node = waiting.pop()
+        if node.op_type in _PADDED or not all(not name or name in typed.types for name in node.inputs):
+            continue
+        try:
+            simpler = _settle(node, typed, [])
+        except (QnnError, KeyError):  # it depends on data, is not supported, or has a branch that reads what does
+            continue
+        waiting.extend(reversed(simpler))
+    return typed.constants
 
 
 def _settle(node: OnnxNode, typed: TypedModel, kept: list[OnnxNode]) -> list[OnnxNode]:
@@ -137,7 +156,7 @@ def _output_types(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType]:
 
 def _padded_selection(node: OnnxNode, typed: TypedModel) -> dict[str, ValueType] | None:
     """A selection of boxes as the HTP gives it: with room for all that could be selected."""
-    if node.op_type != "NonMaxSuppression" or not node.has(2) or node.inputs[2] not in typed.constants:
+    if node.op_type not in _PADDED or not node.has(2) or node.inputs[2] not in typed.constants:
         return None
     boxes, scores = (typed.types[name].shape for name in node.inputs[:2])
     most = typed.constants[node.inputs[2]]

@@ -54,10 +54,11 @@ def load_in_parts(request: SessionRequest, error: UnsupportedError, power: Sessi
     executable = PartsExecutable(request, parts, power)
     if all_on_htp:
         return executable
+    left = sum(len(part.nodes) for part in parts if not part.on_htp)
     log.warning(
-        "the HTP cannot take all of this model: %d nodes run on the CPU, in %d parts in all (get_partition() tells"
+        "the HTP cannot take all of this model: %s on the CPU, in %d parts in all (get_partition() tells"
         " why; the first: %s)",
-        sum(len(part.nodes) for part in parts if not part.on_htp),
+        "1 node runs" if left == 1 else f"{left} nodes run",
         len(parts),
         # For a context model, the error says only that the model has several nodes.
         _reasons(parts)[0] if any(part.graph is not None for part in parts) else error,

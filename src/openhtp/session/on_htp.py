@@ -340,8 +340,8 @@ def _warn_about_floats(request: SessionRequest, graph: IrGraph) -> None:
     floats = [node.name for node in computing if graph.tensors[node.outputs[0]].dtype.is_float]
     if floats:
         log.warning(
-            "%d nodes compute in floats, in half precision as an HTP does (first: %r); quantize the model, or set"
+            "%s in floats, in half precision as an HTP does (first: %r); quantize the model, or set"
             " enable_htp_fp16_precision to '1' to say that this is meant",
-            len(floats),
+            "1 node computes" if len(floats) == 1 else f"{len(floats)} nodes compute",
             floats[0],
         )
