@@ -100,11 +100,13 @@ def make_prior(socs: Sequence[str]) -> Prior:
 def _add_kinds(prior: Prior) -> None:
     """What belongs to no chip."""
     prior.add("wide.float", 2, 0.3 * _OF_KINDS)
-    # Results of 16 bits are made in 32 and scaled, which costs more than their bytes.
-    prior.add("wide.w8a16", 3, 0.3 * _OF_KINDS)
+    # Results of 16 bits are made in 32, which is four times the bytes, and scaled; what only moves costs twice.
+    prior.add("wide.w8a16", 3.4, 0.3 * _OF_KINDS)
     prior.add("half", 1, 0.3 * _OF_KINDS)
     prior.add("groups", 0.2, 0.9 * _OF_KINDS)
     prior.add("spill", 0.8, 0.4 * _OF_KINDS)
+    # Weights lie one after the other, so their transfers are the longest.
+    prior.add("streamed", 0.9, 0.2 * _OF_KINDS)
     prior.add("edge", 2, 0.7 * _OF_KINDS)
     # A scalar thread of about 1.5 GHz, ten cycles for each addition.
     prior.add("scalar", 7000, 0.5 * _OF_KINDS)
@@ -143,7 +145,12 @@ def factors(amount: str, word: str, soc: str) -> list[tuple[str, int]]:
         found += [] if word == "w8a8" else [(f"wide.{word}", 1)]
         found += [("half", 1)] if word == "float" and is_slow_in_half(soc) else []
         return found + ([(f"{amount}.{word}", 1)] if amount in _OWN_PRECISION else [])
-    if amount in ("weights", "edge_dma", "spill"):
-        return [(f"ddr.{soc}", -1), *([("spill", 1)] if amount == "spill" else [])]
-    names = {"launch": f"op.{word}", "matrices": f"matrix.{word}"}
-    return [(names.get(amount, amount), 1), (f"speed.{soc}", -1)]
+    if amount in _OF_BYTES:
+        return [(f"ddr.{soc}", -1), *((name, 1) for name in _OF_BYTES[amount])]
+    if amount == "launch":
+        # A kernel is started by a thread of no vector unit, and takes as long on every chip.
+        return [(f"op.{word}", 1)]
+    return [(f"matrix.{word}" if amount == "matrices" else amount, 1), (f"speed.{soc}", -1)]
+
+
+_OF_BYTES = {"weights": ["streamed"], "edge_dma": [], "spill": ["spill"]}

@@ -193,6 +193,7 @@ def _toml(fit: Fit, x: np.ndarray, bands: dict[str, tuple[float, float]]) -> str
         f"# Fitted on published latencies ({SOURCE}).",
         "",
         f"spilled = {value('spill'):.4g}",
+        f"streamed = {value('streamed'):.4g}",
         f"edge_us = {value('edge'):.4g}",
         f"scalar_us = {value('scalar'):.4g}",
         f"group_us = {value('groups'):.4g}",

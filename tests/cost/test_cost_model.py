@@ -16,8 +16,10 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.cost import Bound, KernelSize, NumberFormat, estimate, sizes_of
 from openhtp.cost.model import estimate_kernels
 from openhtp.cost.rates import find_rates, fitted_parameters, prices
+from openhtp.cost.running import Tuning
 from openhtp.frontend.onnx_import import load
 from openhtp.hw.catalog import catalog, find_soc
+from openhtp.hw.clocks import Clocks
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ops import find_op, op_names
 from openhtp.zoo import mobilenet_v2, quantized, small_cnn, transformer_blocks
@@ -112,7 +114,29 @@ def test_larger_convolutions_do_not_take_less(precision, size, channels, filters
 def test_a_newer_phone_is_faster_at_everything(slow, fast, precision):
     parameters = fitted_parameters()
     old, new = (prices(find_rates(find_soc(soc), parameters).rates, precision, parameters) for soc in (slow, fast))
+    # What starts kernels is no vector unit, and as fast on all of them.
+    assert new.pop("launch") == old.pop("launch")
     assert all(new[name] < old[name] for name in old)
+
+
+def test_starting_kernels_takes_no_vector_unit():
+    """On every chip and with every number of vector threads it takes as long; only the clock makes it shorter."""
+    many, few = ([kernel("conv", macs=1)] * count for count in (50, 10))
+    each = 40 * fitted_parameters().op_us["float"]
+    parts = {"SM8450": Tuning(), "SM8750": Tuning(), "SM8650": Tuning(hvx_threads=1)}
+    for soc, tuning in parts.items():
+        took = [estimate_kernels(some, find_soc(soc), tuning=tuning).total_us for some in (many, few)]
+        assert took[0] - took[1] == pytest.approx(each, rel=0.01)
+    slow = Clocks(core=0.5)
+    took = [estimate_kernels(some, find_soc("SM8650"), clocks=slow).total_us for some in (many, few)]
+    assert took[0] - took[1] == pytest.approx(2 * each, rel=0.01)
+
+
+def test_weights_come_at_a_price_of_their_own():
+    parameters = fitted_parameters()
+    price = prices(find_rates(find_soc("SM8650"), parameters).rates, NumberFormat.W8A8, parameters)
+    assert price["weights"] == pytest.approx(price["edge_dma"] * parameters.streamed)
+    assert parameters.streamed < 1
 
 
 def test_groups_of_a_convolution_have_a_cost_of_their_own():

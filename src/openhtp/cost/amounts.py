@@ -106,16 +106,23 @@ def computed(kernel: KernelSize, precision: NumberFormat, padding: Padding) -> d
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """How fast the units of a setting are, against the rates of its SoC in burst mode: 1 is as fast."""
+    """How fast the units of a setting are, against the rates of its SoC in burst mode: 1 is as fast.
+
+    ``core`` is the clock of the threads that start kernels.
+    """
 
     hmx: float = 1.0
     hvx: float = 1.0
     ddr: float = 1.0
+    core: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Per kernel: microseconds at rates of one. ``which`` says in which of ``formats`` each is computed."""
+    """Per kernel: microseconds at rates of one. ``which`` says in which of ``formats`` each is computed.
+
+    ``launch`` is the part of the fixed cost that no vector unit makes shorter.
+    """
 
     formats: tuple[NumberFormat, ...]
     which: Ints
@@ -124,6 +131,7 @@ class Amounts:
     dma: Floats
     weights: Floats
     overhead: Floats
+    launch: Floats
     moved_mb: float
     tiles: Floats
     free_after: Ints
@@ -136,12 +144,15 @@ class Amounts:
         distinct = tuple(each for each in NumberFormat if each in formats)
         price = {each: prices(rates_of_one(parameters), each, parameters) for each in distinct}
         table = np.zeros((UNITS, len(kernels)))
+        launch = np.zeros(len(kernels))
         moved = 0.0
         for number, (amounts, form) in enumerate(
             zip(demands(kernels, formats, placed, parameters.padding), formats, strict=True)
         ):
+            launch[number] = amounts.get(_LAUNCH, 0.0) * price[form][_LAUNCH]
             for name, amount in amounts.items():
-                table[unit_of(name), number] += amount * price[form][name]
+                if name != _LAUNCH:
+                    table[unit_of(name), number] += amount * price[form][name]
                 if name in _IN_MB:
                     moved += amount
         return cls(
@@ -152,6 +163,7 @@ class Amounts:
             dma=table[_DMA],
             weights=table[_WEIGHTS],
             overhead=table[_OVERHEAD],
+            launch=launch,
             moved_mb=moved,
             tiles=np.array(placed.tiles, dtype=np.float64),
             free_after=np.array(placed.free_after, dtype=np.intp),
@@ -160,7 +172,9 @@ class Amounts:
     def busy(self, rates: Sequence[SocRates], speeds: Sequence[Speeds]) -> Busy:
         """Microseconds of every kernel, one row for each pair of rates and speeds."""
         tmacs = np.array([[each.tmacs[form.value] for form in self.formats] for each in rates])
-        hmx, hvx, ddr = (np.array([[getattr(each, name)] for each in speeds]) for name in ("hmx", "hvx", "ddr"))
+        hmx, hvx, ddr, core = (
+            np.array([[getattr(each, name)] for each in speeds]) for name in ("hmx", "hvx", "ddr", "core")
+        )
         vector = np.array([[each.vector_speed] for each in rates]) * hvx
         halves = np.array([form is NumberFormat.FLOAT for form in self.formats])[self.which]
         dearer = np.where(halves, np.array([[each.half_cost] for each in rates]), 1.0)
@@ -170,7 +184,7 @@ class Amounts:
             hvx=self.hvx * dearer / vector,
             dma=self.dma / bandwidth,
             weights=self.weights / bandwidth,
-            overhead=self.overhead / vector,
+            overhead=self.overhead / vector + self.launch / core,
         )
 
 
@@ -178,7 +192,8 @@ UNITS = 5
 """The units that a kernel keeps busy: HMX, HVX, DMA for activations, DMA for weights, and its fixed cost."""
 _HMX, _HVX, _DMA, _WEIGHTS, _OVERHEAD = range(UNITS)
 _IN_MB = ("weights", *DMA_AMOUNTS)
-_FIXED = ("launch", "matrices", "groups", "edge")
+_LAUNCH = "launch"
+_FIXED = (_LAUNCH, "matrices", "groups", "edge")
 
 
 def unit_of(name: str) -> int:

@@ -146,4 +146,4 @@ def _speeds(setting: Setting, known: FoundRates) -> Speeds:
     threads = 1.0 if setting.hvx_threads is None else setting.hvx_threads / setting.soc.hvx
     clocks, share = setting.clocks, 1.0 if setting.ddr_gbs is None else setting.ddr_gbs / known.rates.ddr_gbs
     # The bandwidth that others leave does not grow with the bus, nor the bus with that bandwidth.
-    return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=min(clocks.bus, share))
+    return Speeds(hmx=clocks.hmx, hvx=clocks.core * threads, ddr=min(clocks.bus, share), core=clocks.core)

@@ -58,12 +58,15 @@ class Parameters:
 
     ``matrix`` holds factors to the time of a plain convolution, ``vector`` microseconds for a million elements;
     ``scalar_us`` is the time of a million additions that are made one by one;
-    ``op_us`` is the fixed cost of a kernel, ``matrix_us`` that of each pair of computed matrices in a product,
-    ``group_us`` that of each group of a convolution.
+    ``op_us`` is the fixed cost of a kernel, the same on every SoC: a thread of no vector unit starts it.
+    ``matrix_us`` is that of each pair of computed matrices in a product, ``group_us`` that of each group of a
+    convolution. ``streamed`` is how long bytes of weights, which lie one after the other, take against those of
+    activations, and ``spilled`` how long bytes that VTCM has no room for take.
     """
 
     padding: Padding
     spilled: float
+    streamed: float
     edge_us: float
     scalar_us: float
     group_us: float
@@ -95,6 +98,7 @@ def parameters_from(fields: Mapping[str, Any]) -> Parameters:
     return Parameters(
         padding=Padding(**fields["padding"]),
         spilled=fields["spilled"],
+        streamed=fields["streamed"],
         edge_us=fields["edge_us"],
         scalar_us=fields["scalar_us"],
         group_us=fields["group_us"],
@@ -158,10 +162,10 @@ def prices(rates: SocRates, precision: NumberFormat, parameters: Parameters) -> 
     half_cost = rates.half_cost if precision is NumberFormat.FLOAT else 1.0
     for kind in (*VECTOR_KINDS, *HELPER_KINDS):
         us[kind] = parameters.vector[kind][word] * half_cost / rates.vector_speed
-    us["weights"] = 1e3 / rates.ddr_gbs
-    us["edge_dma"] = us["weights"]
-    us["spill"] = us["weights"] * parameters.spilled
-    us["launch"] = parameters.op_us[word] / rates.vector_speed
+    us["edge_dma"] = 1e3 / rates.ddr_gbs
+    us["weights"] = us["edge_dma"] * parameters.streamed
+    us["spill"] = us["edge_dma"] * parameters.spilled
+    us["launch"] = parameters.op_us[word]
     us["matrices"] = parameters.matrix_us[word] / rates.vector_speed
     us["groups"] = parameters.group_us / rates.vector_speed
     us["edge"] = parameters.edge_us / rates.vector_speed

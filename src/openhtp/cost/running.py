@@ -138,7 +138,9 @@ def _speeds(soc: SocSpec, clocks: Clocks, tuning: Tuning) -> Speeds:
     """How fast the units are with these clocks, and with the tuning's cores and HVX threads."""
     threads = 1.0 if tuning.hvx_threads is None else min(1.0, tuning.hvx_threads / soc.hvx)
     cores = 1.0 + NEXT_CORE * (tuning.cores - 1)
-    return Speeds(hmx=clocks.hmx * cores, hvx=clocks.core * threads * cores, ddr=clocks.bus)
+    return Speeds(
+        hmx=clocks.hmx * cores, hvx=clocks.core * threads * cores, ddr=clocks.bus, core=clocks.core * cores
+    )
 
 
 def precisions_of(kernels: Sequence[KernelSize], asked: NumberFormat | None) -> list[NumberFormat]:
