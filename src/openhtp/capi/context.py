@@ -148,6 +148,8 @@ def context_create(backend: int, device: int, config: int, out: int) -> None:
 def context_set_config(context: int, config: int) -> None:
     """Change the priority, or whether the end reports the device's memory; nothing else can be changed later."""
     entry = handles.find(ContextHeld, context)
+    if not config:
+        raise null("the context's configuration")
     options = configs.read_changes(CONTEXT, config)
     entry.context.set_config(**options)
     entry.options |= options
