@@ -93,9 +93,11 @@ def _check_priority(group: DeviceGroup | None, priority: int) -> None:
 
 @handles(ms.FreeContext)
 def free(asked: Asked, request: ms.FreeContext) -> ms.Reply:
-    """Free a context."""
-    close_context(asked.core, find(asked.session.contexts, request.context, "context"))
-    return ms.Reply()
+    """Free a context. The reply names its jobs that are still computed, on another thread or by a library."""
+    context = find(asked.session.contexts, request.context, "context")
+    close_context(asked.core, context)
+    running = [job.client_job for job in asked.session.jobs.values() if job.graph.context is context]
+    return ms.Reply(info={"running": running})
 
 
 def close_context(core: DeviceCore, context: DeviceContext) -> None:

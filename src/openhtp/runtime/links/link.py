@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -112,8 +112,11 @@ class Link(Protocol):
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""
 
-    def has(self, execution: Execution) -> bool:
-        """Whether an execution is on its way, and will be completed by the device or by the link's end."""
+    def awaits(self, execution: Execution, running: Collection[int]) -> bool:
+        """Whether an execution of a freed context may still be reading or writing its caller's plain memory.
+
+        ``running`` has the numbers of those that the device still computes.
+        """
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over; False if the time ran out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from openhtp.core.errors import QnnError
@@ -148,9 +148,9 @@ class LocalLink:
         with self._lock:
             self._core.executions.cancel(self._session, job)
 
-    def has(self, execution: Execution) -> bool:
-        """Whether an execution was sent and is not over."""
-        return execution.job in self._pending
+    def awaits(self, execution: Execution, running: Collection[int]) -> bool:
+        """Whether an execution was sent and will soon be over: its results may just be copied."""
+        return execution.job in self._pending and execution.job not in running
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Run the loop until the execution is over, the time has run out, or nothing more will happen."""

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -302,9 +302,9 @@ class RpcLink:
         with self._send_lock, contextlib.suppress(OSError):
             self._data.send(frames.cancel_frame(job))
 
-    def has(self, execution: Execution) -> bool:
-        """Whether an execution was sent and is not over."""
-        return execution.job in self._pending
+    def awaits(self, execution: Execution, running: Collection[int]) -> bool:
+        """Whether an execution was sent and will soon be over: its results may just be copied."""
+        return execution.job in self._pending and execution.job not in running
 
     def wait_for(self, execution: Execution, timeout: float | None) -> bool:
         """Wait until an execution is over."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -187,6 +187,10 @@ class ThreadLink(RpcLink):
             if isinstance(error, QnnError):
                 seat.give_up(caller)  # now, as the next call may follow at once
             raise
+
+    def awaits(self, execution: Execution, running: Collection[int]) -> bool:
+        """Whether an execution was handed over and is not over: the NPU computes on its caller's arrays."""
+        return execution.job in self._pending
 
     def cancel(self, job: int) -> None:
         """Ask for an execution's early end."""

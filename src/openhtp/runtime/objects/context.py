@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 import numpy.typing as npt
 
@@ -325,7 +325,7 @@ class Context:
     def free(self, *, profile: Profile | None = None) -> None:
         """Free the context, its graphs and memory. Pending executions end as QNN_GRAPH_ERROR_INVALID_CONTEXT.
 
-        When this returns, none of them reads or writes the client's memory any more; notifications may follow.
+        When this returns, none of them reads or writes plain memory of the client; notifications may follow.
         ``profile`` has what it cost.
         """
         self._life.require("free")
@@ -357,8 +357,8 @@ class Context:
             opened.end(State.FREED)
             if not lost:
                 with contextlib.suppress(DeviceLost, InvalidHandle):  # the device went first: nothing left to free
-                    opened.link.request(ms.FreeContext(context=opened.number))
-                opened.await_ends()
+                    reply = opened.link.request(ms.FreeContext(context=opened.number))
+                    opened.await_ends(cast("list[int]", reply.info.get("running", [])))
             opened.release_memory(State.FREED)
         except BaseException:
             tidying.post((opened.discard, ()))

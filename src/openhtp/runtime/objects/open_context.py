@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from openhtp.core import status as st
@@ -119,13 +119,18 @@ class OpenContext:
             )
         self._forget()
 
-    def await_ends(self) -> None:
-        """Wait until no queued execution reads or writes its caller's memory. The device is ending them."""
+    def await_ends(self, running: Collection[int]) -> None:
+        """Wait until no queued execution reads or writes plain memory of its caller. The device has ended them.
+
+        It may still compute those that are ``running``; only a device in this process does that on their arrays.
+        """
+        link = self.link
         for graph in list(self.graphs.values()):
             if graph.loaded is not None:
                 for call in graph.loaded.callee.calls_queued():
-                    if call.execution is not None and self.link.has(call.execution):
-                        self.link.wait_for(call.execution, None)
+                    execution = call.execution
+                    if execution is not None and link.awaits(execution, running):
+                        link.wait_for(execution, None)
 
     def release_memory(self, state: State) -> None:
         """Give back the memory that the context shared with the device."""
