@@ -1,6 +1,6 @@
 """One use of an operation (which op, on which tensors, with which parameters), and which ops cost alike.
 
-A kind is a row of ``parameters.toml``; ops of one kind share its rates. An op's own file says its kind
+A kind is a row of ``cost/parameters.toml``; ops of one kind share its rates. An op's own file says its kind
 (``OpDef.kind``). Some kinds depend on more than the op: the compiler tells those apart when it makes kernels
 (``compiler/passes/assign_kinds.py``).
 """

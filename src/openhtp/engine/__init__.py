@@ -1,5 +1,5 @@
-"""How the steps of a program run: on ONNX Runtime's CPU kernels (``ort.py``), or not at all (``modelled.py``).
+"""How the steps of a program are computed: on ONNX Runtime's CPU kernels.
 
 Knows programs for a SoC and arrays. Must not know sockets, sessions, queues or priorities, nor how a program came
-about. Start at ``protocol.py``, then ``lowering.py`` and ``sessions.py``.
+about. Start at ``protocol.py``, then ``ort.py``, ``lowering.py`` and ``sessions.py``.
 """
