@@ -139,7 +139,7 @@ class Seat:
         """Get up, or end a visit. Does nothing for a caller that does not sit and is nobody's guest."""
         if self._sitting.get(None) is caller:
             del self._sitting[None]
-            if (guest := self.guests.get(None)) is not None:
+            if self.guests and (guest := self.guests.get(None)) is not None:
                 guest[1].put(False)
         elif (guest := self.guests.get(None)) is not None and guest[0] is caller:
             self.guests.pop(None, None)
