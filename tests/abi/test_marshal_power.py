@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from openhtp.abi.power import dcvs_of, fill_dcvs, fill_hmx, hmx_of
+from openhtp.abi.power import dcvs_of, fill_dcvs, hmx_of
 from openhtp.abi.structs import struct
 from openhtp.core.errors import InvalidArgument
 from openhtp.hw.power import DcvsVote, HmxVote, PowerMode, VoltageCorner
@@ -44,7 +44,9 @@ def test_votes_survive_the_way_there_and_back(vote: DcvsVote) -> None:
     ],
 )
 def test_hmx_votes_too(vote: HmxVote) -> None:
-    fill_hmx(body := struct("HmxV2")(), vote)
+    body = struct("HmxV2")(pick_default=int(vote.pick_default), level=vote.level)
+    for bound, corner in zip(("min", "target", "max"), vote.corners or (), strict=False):
+        setattr(body, bound, int(corner))
     assert hmx_of(body) == vote
 
 

@@ -43,13 +43,6 @@ def dcvs_of(body: Any) -> DcvsVote:
     )
 
 
-def fill_hmx(body: Any, vote: HmxVote) -> None:
-    """Write a vote for the HMX."""
-    body.pick_default, body.level = int(vote.pick_default), vote.level
-    for bound, corner in zip(_PLACES, vote.corners or (), strict=False):
-        setattr(body, bound, int(corner))
-
-
 def hmx_of(body: Any) -> HmxVote:
     """Read a vote for the HMX; corners beside ``pick_default`` mean nothing and are left out."""
     if body.pick_default:

@@ -86,11 +86,3 @@ class ScheduledJob(Struct, eq=False, gc=False):
         if state not in LEGAL[self.state]:
             raise InternalError(f"job {self.number} cannot go from {self.state.name} to {state.name}")
         self.state = state
-
-
-def legal_changes_as_text() -> str:
-    """The table as one line per state, for the documentation."""
-    return "\n".join(
-        f"{state.name:<8} -> {', '.join(next_state.name for next_state in sorted(LEGAL[state])) or '(end)'}"
-        for state in JobState
-    )
