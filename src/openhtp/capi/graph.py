@@ -54,7 +54,7 @@ class GraphHeld(HandleEntry):
         self.plan: Any = None
 
     def memory_changed(self) -> None:
-        """Forget the arrays that lie on that memory."""
+        """Forget the arrays that lie on registered memory: some of it is gone."""
         self.plan = None
 
 

@@ -346,7 +346,7 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The number of the process."""
         return self._process.pid
 
     # Calls and words

@@ -36,7 +36,7 @@ class GenieBundle:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> GenieBundle:
-        """Read a configuration, or that of a folder. One that an older export lacks is made from the bundle."""
+        """Read a configuration file, or that of a bundle's folder. For an older bundle without one, it is made."""
         source = Path(path)
         if os.path.isdir(source):
             folder, source = source, source / GENIE_CONFIG

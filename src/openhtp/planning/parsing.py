@@ -273,7 +273,7 @@ def _priority(value: WrittenValue | None) -> Priority:
 def _verify_fits(
     value: WrittenValue, fields: WrittenFields, client: ClientSpec, device: DeviceResources, soc: SocSpec | None
 ) -> None:
-    """A client larger than the device could never run."""
+    """Refuse a client that is larger than the device: it could never run."""
     page = client.page_bytes or 0
     for key, asked, has, words in (
         ("hmx", client.hmx, device.hmx, str),

@@ -217,7 +217,7 @@ class Scenario:
 
     @property
     def is_random(self) -> bool:
-        """Whether anything in it is drawn."""
+        """Whether any arrivals of the scenario are random."""
         return any(source.pattern is Pattern.POISSON for source in self.sources)
 
     def with_seed(self, seed: int) -> Scenario:

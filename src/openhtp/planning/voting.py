@@ -199,12 +199,12 @@ class Clockwork:
             self._loop.call_at(now + self._sustain_ns[client], lambda at: self._look(core, at))
 
     def _look(self, core: int, now: int) -> Event | None:
-        """A vote that was sustained may fall now."""
+        """Work out the clocks of a core anew: a sustained vote may have ended."""
         self._power.clocks(core, now)
         return None
 
     def _changed(self, changed: ClocksChanged) -> None:
-        """Runs under way on a core go on at its new clocks."""
+        """Continue the runs under way on a core at its new clocks."""
         self._record(changed)
         clocks = self._power.clocks(changed.core, changed.t)
         for job, entry in self._jobs[changed.core].items():

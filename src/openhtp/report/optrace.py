@@ -428,7 +428,7 @@ class _OpLanes:
         self._free: dict[object, list[int]] = defaultdict(list)
 
     def place(self, thing: object, start: int, end: int) -> int:
-        """The first lane of a thing that is free from ``start`` on; it is taken until ``end``."""
+        """Take a thing's first lane that is free from ``start`` on, until ``end``; return its number."""
         lanes = self._free[thing]
         for lane, free in enumerate(lanes):
             if free <= start:
@@ -438,5 +438,5 @@ class _OpLanes:
         return len(lanes) - 1
 
     def used(self, thing: object) -> int:
-        """How many lanes a thing has got."""
+        """How many lanes a thing has."""
         return len(self._free[thing])

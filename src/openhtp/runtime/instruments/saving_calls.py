@@ -285,7 +285,7 @@ class _SaverHooks:
         return config
 
     def power_vote(self, proceed: Hook, power: PowerConfig, *args: Any, **votes: Any) -> None:
-        """``set``, or ``set_perf_profile``, which also has the profile's name."""
+        """Record ``set``, or ``set_perf_profile``, which also has the profile's name."""
         _, error = _tried(lambda: proceed(power, *args, **votes))
         number = self._saver.number(power)
         if number is not None:
