@@ -56,6 +56,9 @@ _HEAVY_SHARE = 0.25
 """A product whose weights take more of the VTCM goes over its whole input piece by piece of the weights."""
 _ROWS = 32
 _PICTURE_RANK = 4
+_LEAST_IN_PIECES = 2 * MIB
+_PIECE = MIB
+"""A result of more than the former leaves VTCM in pieces of the latter."""
 
 
 def spill_fill_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> int:
@@ -325,13 +328,17 @@ def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequenc
 
 
 def _spilled(staying: Mapping[int, int], excess: int) -> dict[int, int]:
-    """What leaves if ``excess`` bytes are too much: whole results that no kernel needs now, the largest first."""
+    """What leaves if ``excess`` bytes are too much: results that no kernel needs now, the largest first.
+
+    A result leaves as a whole, or in pieces if it is large.
+    """
     gone: dict[int, int] = {}
     for maker in sorted(staying, key=lambda maker: staying[maker], reverse=True):
         if excess <= 0:
             break
-        gone[maker] = staying[maker]
-        excess -= staying[maker]
+        large = staying[maker] > _LEAST_IN_PIECES
+        gone[maker] = min(staying[maker], _up(excess, _PIECE)) if large else staying[maker]
+        excess -= gone[maker]
     return gone
 
 
