@@ -230,7 +230,7 @@ def test_a_result_that_is_needed_later_goes_whole() -> None:
 
 
 def test_a_large_result_goes_in_pieces() -> None:
-    """With 8 MB of VTCM, ResNet50 for 384 pixels has 0.81 MB in the vendor's buffer, not the 4.5 of its residual."""
+    """With 8 MB of VTCM, the vendor keeps 0.81 MB of ResNet50 for 384 pixels, not the 4.5 of its residual."""
     residual = [
         result(4608 * KIB),
         result(1152 * KIB, 0),
