@@ -1,6 +1,6 @@
 """The document's linting showcases, profiled: their listings, and the figures that the page reads off them.
 
-python examples/linting_showcase.py [SM8450] [2560x1440x3] [--figures]
+python examples/linting_showcase.py [SM8550] [2560x1440x3] [--figures]
 
 The page names neither chip nor sizes. These are those, of several, that come nearest to its figures. With others
 some figures differ, up to their signs: try them. All cycles are modelled.
@@ -153,4 +153,4 @@ def main(soc: str, size: str, *, only_figures: bool) -> None:
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--figures"]
-    main(*words, *("SM8450", "2560x1440x3")[len(words) :], only_figures="--figures" in sys.argv)
+    main(*words, *("SM8550", "2560x1440x3")[len(words) :], only_figures="--figures" in sys.argv)

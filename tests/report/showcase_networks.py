@@ -18,7 +18,7 @@ from openhtp.ir.graph import Graph
 from openhtp.records.schematic import Schematic
 from openhtp.report.schematic import schematic_of
 
-SOC = "SM8450"
+SOC = "SM8550"
 CHANNELS = 3
 EDGE = 4
 SHAPE = (1, 1440 + 2 * EDGE, 2560 + 2 * EDGE, CHANNELS)

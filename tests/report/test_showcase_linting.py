@@ -95,7 +95,7 @@ def test_d2_the_example_prints_the_same_networks(monkeypatch, capsys):
     width, height, channels = 320, 180, 3
     monkeypatch.setattr(showcase_networks, "SHAPE", (1, height + 2 * EDGE, width + 2 * EDGE, channels))
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "linting_showcase.py"))
-    example["main"]("SM8450", f"{width}x{height}x{channels}", only_figures=False)
+    example["main"](showcase_networks.SOC, f"{width}x{height}x{channels}", only_figures=False)
     text = capsys.readouterr().out
     for graph in (two_branches("ElementWiseDivide"), merged("Prelu")):
         assert f"(cycles)): {total(linted(graph))}  cycles" in text
