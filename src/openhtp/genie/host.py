@@ -45,12 +45,16 @@ class GenieHost:
         opening = _OPENING.decode(self._connection.recv_bytes())
         with contextlib.ExitStack() as stack:
             try:
+                neighbours = None
                 if opening.scenario is not None:
-                    stack.enter_context(NpuNeighbours(Path(opening.scenario), opening.soc))
+                    neighbours = stack.enter_context(NpuNeighbours(Path(opening.scenario), opening.soc))
                 self._dialog = stack.enter_context(self._opened(opening))
                 # Last, so that the trace ends while the graphs whose steps it names are there.
                 if opening.trace is not None:
                     stack.enter_context(trace(opening.trace))
+                # Their executions would line up while the graphs are loaded, and the first answer wait for all.
+                if neighbours is not None:
+                    neighbours.begin()
             except Exception as error:
                 self._say(HostWord(error=error_words(error), is_last=True))
                 return
@@ -120,18 +124,23 @@ class NpuNeighbours:
         self._soc = soc
         self._backend = Backend()
         self._stage = LiveStage(self._scenario, open_device=self._open)
-        self._thread = OwnThread(self._play, name="openhtp-genie-neighbours")
+        self._thread: OwnThread | None = None
         self._ends = False
 
     def __enter__(self) -> NpuNeighbours:
         self._stage.__enter__()
-        self._thread.start()
         return self
+
+    def begin(self) -> None:
+        """Let them run from now on, until the block ends."""
+        self._thread = OwnThread(self._play, name="openhtp-genie-neighbours")
+        self._thread.start()
 
     def __exit__(self, *exc: object) -> None:
         self._ends = True
         self._stage.stop()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._stage.close()
         self._backend.free()
 
