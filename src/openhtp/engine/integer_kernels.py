@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 _HARDWARE_CAPABILITIES = 16  # an entry of the auxiliary vector
 _DOT_PRODUCT = 1 << 20  # asimddp, of AArch64
+_LARGEST_IN_PAIRS = 64  # two products of 255 with it fit 16 bits
 
 
 class IntegerKernels(StrEnum):
@@ -58,5 +59,10 @@ def _capabilities() -> int:
 
 
 def takes_signed(levels: npt.NDArray[Any]) -> bool:
-    """Whether products with these signed weights are exact, or at least as exact as with unsigned ones."""
-    return integer_kernels() is not IntegerKernels.WRAPS or not levels.size or int(np.min(levels)) > -128
+    """Whether products with these signed weights are exact; those with unsigned ones are so everywhere."""
+    if integer_kernels() is IntegerKernels.EXACT or not levels.size:
+        return True
+    lowest, highest = int(np.min(levels)), int(np.max(levels))
+    if integer_kernels() is IntegerKernels.WRAPS:
+        return lowest > -128
+    return lowest >= -_LARGEST_IN_PAIRS and highest <= _LARGEST_IN_PAIRS

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import UnsupportedFeature
-from openhtp.engine.integer_kernels import IntegerKernels, integer_kernels
 from openhtp.engine.lowering import Lowered
 from openhtp.engine.native import (
     DOMAIN,
@@ -279,15 +278,13 @@ def session_options(threads: int, *, optimise: bool) -> Any:
 
 @cache
 def _settings() -> dict[str, str]:
-    settings = {
+    return {
         "session.use_env_allocators": "1",
         # A spinning thread would take the core that the client, or another graph, could use.
         "session.intra_op.allow_spinning": "0",
         # Signed activations stay signed: the runtime's change to unsigned ones builds invalid graphs in places.
         "session.qdqisint8allowed": "1",
     }
-    saturates = integer_kernels() is IntegerKernels.SATURATES
-    return settings | {"session.x64quantprecision": "1"} if saturates else settings
 
 
 def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> ComputeSession:
