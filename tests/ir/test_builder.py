@@ -134,3 +134,17 @@ def test_an_output_that_nobody_produces_is_an_error() -> None:
     with pytest.raises(QnnError, match="'out'") as caught:
         builder.finish()
     assert caught.value.code == 6020
+
+
+def test_a_node_is_checked_once_and_anew_when_anything_about_it_differs() -> None:
+    builder = builder_with(A, B, N, OUT)
+    builder.add_node(add("first", A, B, N))
+    builder.add_node(add("second", N, B, OUT))
+    graph = builder.finish()
+    first, second = graph.nodes
+    known = graph.resolved(first)
+    assert graph.resolved(dataclasses.replace(first)) is known
+    assert graph.resolved(second) is not known
+    assert graph.resolved(dataclasses.replace(first, inputs=("b", "a"))).inputs == (B, A)
+    with pytest.raises(QnnError):
+        graph.resolved(dataclasses.replace(first, params={"nonsense": 1}))

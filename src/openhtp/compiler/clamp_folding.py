@@ -9,7 +9,7 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.def_use import DefUse
 from openhtp.ir.graph import QnnNode
 from openhtp.ops import Node, find_op, op_of
-from openhtp.ops.relu import clamp_bounds, is_always_folded, is_relu
+from openhtp.ops.relu import CLAMPS, clamp_bounds, is_always_folded, is_relu
 from openhtp.program.qnn_program import QnnProgram
 
 Bounds = tuple[float, float]
@@ -50,11 +50,11 @@ def lossy_folds(program: QnnProgram) -> Iterator[tuple[QnnNode, QnnNode]]:
     uses = DefUse(program.nodes, program.output_names)
     for node in program.nodes:
         clamp = uses.only_reader(node.outputs[0]) if op_of(node).weights is not None else None
-        if clamp is None:
+        if clamp is None or clamp.op not in CLAMPS:
             continue
+        between, result = program.tensors[node.outputs[0]], program.tensors[clamp.outputs[0]]
         resolved = program.resolved(clamp)
         bounds = clamp_bounds(resolved)
-        between, result = program.tensors[node.outputs[0]], program.tensors[clamp.outputs[0]]
         if bounds is None or not may_fuse(between, result):
             continue
         folded = folded_range(node.op, resolved, bounds, result)

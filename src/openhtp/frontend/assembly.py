@@ -155,7 +155,7 @@ class Assembly:
                     )
                 builder.add_tensor(spec, self._statics.get(spec.name))
         for node in kept:
-            builder.add_node(whole.call(node))
+            builder.add_node(whole.call(node), op_accepts=True)
         return builder.finish()
 
     def _move(

@@ -68,8 +68,8 @@ class GraphBuilder:
         if static is not None:
             self._statics[spec.name] = static
 
-    def add_node(self, call: OpCall) -> None:
-        """Add a node whose inputs are already there."""
+    def add_node(self, call: OpCall, *, op_accepts: bool = False) -> None:
+        """Add a node whose inputs are already there; ``op_accepts`` says that its op was asked before."""
         with error_context(graph=self.name, node=call.name):
             if not call.name or call.name in self._node_names:
                 what = f"node name {call.name!r} is taken" if call.name else "node has no name"
@@ -77,7 +77,8 @@ class GraphBuilder:
             for spec in (*call.inputs, *call.outputs):
                 self._check_known(spec)
             try:
-                resolve(call, self._statics)
+                if not op_accepts:
+                    resolve(call, self._statics)
             except QnnError as error:
                 error.status = _BAD_NODE
                 raise

@@ -46,6 +46,11 @@ class Graph:
     tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
     statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     nodes: tuple[QnnNode, ...] = ()
+    # Nodes that were checked, by all that was read of them. Parameters count as the same if they are one object,
+    # which is kept with the result.
+    _resolved: dict[tuple[Any, ...], tuple[Mapping[str, Any], Node]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -76,8 +81,12 @@ class Graph:
         )
 
     def resolved(self, node: QnnNode) -> Node:
-        """The node as op functions take it."""
-        return resolve(self.call(node), self.statics)
+        """The node as op functions take it: checked when it is first asked for."""
+        key = (node.op, node.name, node.inputs, node.outputs, node.package, id(node.params))
+        known = self._resolved.get(key)
+        if known is None:
+            known = self._resolved[key] = node.params, resolve(self.call(node), self.statics)
+        return known[1]
 
     def def_use(self) -> DefUse[QnnNode]:
         """The nodes that make and read each tensor."""

@@ -27,6 +27,8 @@ NEURONS = {
 _ALL = rows("T > T : f16 f32 u16 s16 u8 s8")
 _SAMPLE = Sample(((1, 6, 5, 4),), low=-3.0, high=8.0)
 _FIXED = {"Relu": (0.0, math.inf), "Relu1": (-1.0, 1.0), "Relu6": (0.0, 6.0)}
+CLAMPS = frozenset((*_FIXED, "ReluMinMax", "ElementWiseNeuron"))
+"""The ops that may be clamps."""
 
 
 def clamp_bounds(node: Node) -> tuple[float, float] | None:

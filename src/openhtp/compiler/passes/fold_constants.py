@@ -42,7 +42,7 @@ def fold_constants(program: QnnProgram) -> QnnProgram:
         for spec, data in zip(resolved.outputs, results, strict=True):
             tensors[spec.name] = dataclasses.replace(spec, kind=TensorKind.STATIC)
             statics[spec.name] = data
-    return dataclasses.replace(current, nodes=tuple(kept))
+    return program if len(kept) == len(program.nodes) else dataclasses.replace(current, nodes=tuple(kept))
 
 
 def _is_foldable(node: Node) -> bool:
@@ -114,5 +114,7 @@ def drop_unused(program: QnnProgram) -> QnnProgram:
         for name, spec in program.tensors.items()
         if name in touched or spec.kind.is_input or spec.kind.is_output
     }
+    if len(nodes) == len(program.nodes) and len(tensors) == len(program.tensors):
+        return program
     statics = {name: data for name, data in program.statics.items() if name in tensors}
     return dataclasses.replace(program, tensors=tensors, statics=statics, nodes=tuple(nodes))
