@@ -241,3 +241,20 @@ def test_without_the_compiled_part_the_package_makes_them(tmp_path: Path, monkey
     assert isinstance(product(1, np.eye(4, dtype=np.float32)).open(1).session, PackagedSession | NativeSession)
     monkeypatch.undo()
     native.native.cache_clear()  # what others of this process find
+
+
+def test_names_of_any_length_are_read() -> None:
+    side = native.native()
+    if side is None:
+        pytest.skip("the C side was not compiled")
+    names = [f"{'long' * 100}{number}" for number in range(3)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("rows", 2)) for name in names]
+    results = [helper.make_tensor_value_info(f"{name} made", TensorProto.FLOAT, ("rows", 2)) for name in names]
+    nodes = [helper.make_node("Identity", [name], [f"{name} made"]) for name in names]
+    graph = helper.make_graph(nodes, "long", ends, results)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = (
+        SegmentModel(model_bytes(model), {}, tuple(names), tuple(one.name for one in results)).open(1).session
+    )
+    assert session.inputs() == [End(name, np.dtype(np.float32), ("rows", 2)) for name in names]
+    assert session.outputs() == [End(f"{name} made", np.dtype(np.float32), ("rows", 2)) for name in names]

@@ -132,6 +132,20 @@ def test_strips_are_steps_of_their_own_with_the_same_result(
     assert [names for names, _ in named].count(("conv",)) == 3
 
 
+@pytest.mark.parametrize(("kernel", "strips", "sessions"), [(3, 4, 3), (1, 4, 1)])
+def test_strips_with_the_same_padding_have_one_session(
+    in_pieces: Callable[[HtpProgram, int], segments.Cuts], kernel: int, strips: int, sessions: int
+) -> None:
+    pads = (kernel // 2, kernel // 2)
+    program = network(96, kernel=kernel, pads=pads)
+    expected = computed(OrtEngine(yield_points=False).load(program), program)
+    in_pieces(program, strips)
+    loaded = OrtEngine().load(program)
+    assert loaded.steps == strips + 1
+    assert len({id(stage.session) for stage in loaded._stages.stages[:-1]}) == sessions
+    np.testing.assert_array_equal(computed(loaded, program), expected)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.integers(20, 70),

@@ -236,7 +236,7 @@ class _Cutting:
             constants = (name for node in strip.nodes for name in node.input if name in self._initializers)
             segment = Segment(strip.nodes, (*strip.reads, *constants), strip.writes)
             if strip.called:
-                self._open_alike(segment, strip.called)
+                self._open_alike(segment, strip.called, strip.axis)
             else:
                 self._open(segment)
             reads, writes = (
@@ -266,16 +266,20 @@ class _Cutting:
             tensor.raw_data = entries[chosen].tobytes()
         self._initializers[name] = tensor
 
-    def _open_alike(self, segment: Segment, called: Mapping[str, str]) -> None:
-        """Open a part whose session has these names for its values; parts with the same names share a session."""
+    def _open_alike(self, segment: Segment, called: Mapping[str, str], axis: int) -> None:
+        """Open a part whose session has these names for its values; parts with the same names share a session.
+
+        The sizes of windows vary along ``axis``.
+        """
         own = tuple(called.values())
         if own not in self._common:
             for name, other in called.items():
                 if name in segment.inputs:
                     value = self._known[name].type.tensor_type
                     sizes: list[int | str] = [size.dim_value for size in value.shape.dim]
-                    free = [other, *sizes[1:]] if name in self._windows else sizes
-                    self._known[other] = make_value_info(other, value.elem_type, free)
+                    if name in self._windows:
+                        sizes[axis] = other
+                    self._known[other] = make_value_info(other, value.elem_type, sizes)
             inputs, outputs = (
                 tuple(called.get(name, name) for name in names) for names in (segment.inputs, segment.outputs)
             )

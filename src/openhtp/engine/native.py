@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Mapping
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from collections.abc import Iterator, Mapping
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p, create_string_buffer
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -38,7 +38,8 @@ SWITCH = "OPENHTP_NATIVE_SESSIONS"
 DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
 _FOLDER = Path(__file__).absolute().parent / "lib"
-_MOST_SIZES = 16
+# Bytes of the names, types and sizes of what most sessions read and write.
+_USUAL_FIELDS = 1024
 
 
 class SessionRefused(Exception):
@@ -57,15 +58,11 @@ class _End(ctypes.Structure):
     )
 
 
-class _Description(ctypes.Structure):
-    _fields_ = (
-        ("name", c_char_p),
-        ("type_info", c_void_p),
-        ("type", c_int32),
-        ("rank", c_int32),
-        ("sizes", c_int64 * _MOST_SIZES),
-        ("symbols", c_char_p * _MOST_SIZES),
-    )
+class ChosenOptions(NamedTuple):
+    """Options of the runtime, and where the C side finds them. Any number of sessions may be made with them."""
+
+    options: Any
+    place: int
 
 
 class Handle:
@@ -90,6 +87,7 @@ class Native:
         library = ctypes.CDLL(str(path))
         self._path = str(path)
         self._need_products = _function(library.openhtp_need_products, None, c_int)
+        self._chosen = _function(library.openhtp_chosen, c_void_p)
         self.choose(ort.SessionOptions())
         self.begin = _function(library.openhtp_begin, c_int)
         self._words = _function(library.openhtp_words, c_char_p, c_void_p)
@@ -97,10 +95,9 @@ class Native:
         size, handle = c_size_t, POINTER(c_void_p)
         self.lend = _function(library.openhtp_lend, c_void_p, c_void_p, POINTER(c_int64), c_int, c_int, c_int)
         self.settle = _function(library.openhtp_settle, c_int, c_void_p)
-        self.make = _function(library.openhtp_make, c_void_p, c_char_p, size, c_void_p, handle)
-        self.count = _function(library.openhtp_count, c_void_p, c_void_p, c_int, POINTER(size))
-        self.describe = _function(library.openhtp_describe, c_void_p, c_void_p, c_int, size, POINTER(_Description))
-        self.forget_description = _function(library.openhtp_forget_description, None, POINTER(_Description))
+        fields = (c_char_p, size, POINTER(size))
+        self.make = _function(library.openhtp_make, c_void_p, c_char_p, size, c_void_p, c_void_p, handle, *fields)
+        self.describe = _function(library.openhtp_describe, c_void_p, c_void_p, *fields)
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
@@ -114,13 +111,14 @@ class Native:
         if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
             raise SessionRefused(f"ONNX Runtime {ort.__version__} is too old for it")
 
-    def choose(self, options: Any, *, products: bool = False) -> None:
-        """Let the next session that this thread makes have these options, and the C side's operators if wanted."""
+    def choose(self, options: Any, *, products: bool = False) -> ChosenOptions:
+        """Show the C side these options; sessions made with them have its operators if wanted."""
         self._need_products(products)
         try:
             options.register_custom_ops_library(self._path)
         finally:
             self._need_products(True)
+        return ChosenOptions(options, self._chosen())
 
     def words(self, status: int) -> str:
         """The words for a failure, which is forgotten afterwards."""
@@ -191,9 +189,8 @@ class _Loan:
 
     def __init__(self, side: Native, array: Array) -> None:
         code, bits = _DLPACK_CODES[array.dtype.kind], array.dtype.itemsize * 8
-        sizes = (c_int64 * max(1, array.ndim))(*array.shape)
         self._settle = side.settle
-        self._place = side.lend(array.ctypes.data, sizes, array.ndim, code, bits)
+        self._place = side.lend(_address(array), _sizes(array.shape), array.ndim, code, bits)
         if not self._place:
             raise SessionRefused(f"an array of {array.ndim} dimensions, or no memory")
         self.value = ort.OrtValue(
@@ -217,7 +214,7 @@ class NativeSession:
         options: Any,
         forms: SharedForms | None = None,
     ) -> None:
-        """``options`` are the runtime's, and used up. Raises SessionRefused."""
+        """``options`` are the runtime's, and used up if they are not chosen yet. Raises SessionRefused."""
         self._side = side
         self._forms = forms
         self._handle = Handle(side.release_session)
@@ -226,16 +223,25 @@ class NativeSession:
             for name, array in constants.items():
                 loans[name] = _Loan(side, array)
                 options.add_initializer(name, loans[name].value)
-            side.choose(options, products=DOMAIN.encode() in model)
+            if not isinstance(options, ChosenOptions):
+                options = side.choose(options, products=needs_operators(model))
             container = None if forms is None else forms.handle.place
-            side.check(side.make(model, len(model), container, byref(self._handle.place)))
+            fields, used = create_string_buffer(_USUAL_FIELDS), c_size_t()
+            place = byref(self._handle.place)
+            side.check(
+                side.make(model, len(model), options.place, container, place, fields, len(fields), byref(used))
+            )
         finally:
             read = {name for name, loan in loans.items() if loan.is_read()}
         self.reads = frozenset(read)
         """Names of the constants that it reads where they lie."""
         self.held = tuple(constants[name] for name in constants if name in read)
+        if used.value > len(fields):
+            fields = create_string_buffer(used.value)
+            side.check(side.describe(self._handle.place, fields, len(fields), byref(used)))
         # Here, where sessions are made on several threads, not where all of them are looked at.
-        self._inputs, self._outputs = self._ends(0), self._ends(1)
+        words = iter(fields.raw[: used.value].split(b"\0"))
+        self._inputs, self._outputs = _read_ends(words), _read_ends(words)
 
     def inputs(self) -> list[End]:
         """What it reads."""
@@ -244,22 +250,6 @@ class NativeSession:
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
         return self._outputs
-
-    def _ends(self, outputs: int) -> list[End]:
-        side, count, ends = self._side, c_size_t(), []
-        side.check(side.count(self._handle.place, outputs, byref(count)))
-        for number in range(count.value):
-            description = _Description()
-            try:
-                side.check(side.describe(self._handle.place, outputs, number, byref(description)))
-                sizes = zip(
-                    description.sizes[: description.rank], description.symbols[: description.rank], strict=True
-                )
-                shape = tuple(size if size >= 0 else symbol.decode() for size, symbol in sizes)
-                ends.append(End(description.name.decode(), numpy_type(description.type), shape))
-            finally:
-                side.forget_description(byref(description))
-        return ends
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays."""
@@ -272,10 +262,30 @@ class NativeSession:
         return BoundSession(partial(side.run, handle.place), (handle, self))
 
 
+def _read_ends(words: Iterator[bytes]) -> list[End]:
+    """Inputs or outputs as the C side writes them: how many, then name, type, rank and sizes of each."""
+    ends = []
+    for _ in range(int(next(words))):
+        name, dtype = next(words).decode(), numpy_type(int(next(words)))
+        sizes = [next(words) for _ in range(int(next(words)))]
+        shape = tuple(size[1:].decode() if size.startswith(b"?") else int(size) for size in sizes)
+        ends.append(End(name, dtype, shape))
+    return ends
+
+
+def needs_operators(model: bytes) -> bool:
+    """Whether a model has operators that the C side brings along, or only their name somewhere."""
+    return DOMAIN.encode() in model
+
+
 def _where(name: str, array: Array) -> tuple[bytes, int, int, Any, int, int]:
-    address: int = array.__array_interface__["data"][0]  # in a third of the time of array.ctypes.data
     shape = array.shape
-    return name.encode(), address, array.nbytes, _sizes(shape), len(shape), _type_number(array.dtype)
+    return name.encode(), _address(array), array.nbytes, _sizes(shape), len(shape), _type_number(array.dtype)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]  # in a third of the time of array.ctypes.data
+    return address
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from openhtp.engine import seal
 from openhtp.engine.dequantized import Dequantized, dequantize, find_origins
 from openhtp.engine.lowering import model_sizes
-from openhtp.engine.native import DOMAIN, native
+from openhtp.engine.native import DOMAIN, SharedForms, native
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.onnx_messages import AttributeProto, ModelProto, TensorProto
 from openhtp.engine.opened import End
@@ -264,9 +264,20 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         )
     )
 
+    in_place = frozenset(manifest.constants[number].name for number in words.in_place)
+    apart = frozenset(manifest.constants[number].name for number in words.apart)
+
+    def open_part(arrays: Mapping[str, Array], forms: SharedForms | None, *, lasting: bool) -> SegmentSession:
+        ends = tuple(words.inputs), tuple(words.outputs)
+        part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
+        try:
+            return part.open(threads, forms, lasting=lasting)
+        except Exception as error:  # the runtime's own exceptions have no base in common
+            raise Unusable(f"the CPU runtime refuses it: {error}") from error
+
     def make() -> SegmentSession:
-        in_place = frozenset(manifest.constants[number].name for number in words.in_place)
-        apart = frozenset(manifest.constants[number].name for number in words.apart)
+        if not constants:
+            return open_part({}, None, lasting=True)
         # Data that only serves parts is read once for all of them.
         read_once = in_place | {constant.name for constant in constants if constant.row_bytes is not None}
         outside = [one for one in constants if one.name not in read_once]
@@ -281,13 +292,8 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
                 )
                 for constant in constants
             }
-            ends = tuple(words.inputs), tuple(words.outputs)
-            part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
             forms = workshop.forms() if len(apart) < len(constants) else None
-            try:
-                return part.open(threads, forms, lasting=all(_is_made(packed, one) for one in outside))
-            except Exception as error:  # the runtime's own exceptions have no base in common
-                raise Unusable(f"the CPU runtime refuses it: {error}") from error
+            return open_part(arrays, forms, lasting=all(_is_made(packed, one) for one in outside))
 
     # Parts of one whole sort alike: they are made one after the other, and then the whole is given back.
     sizes = {
@@ -512,14 +518,18 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
     between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     whole_bytes = _windows_in_bounds(staged, info)
+    windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
+    made = outputs | between | windows
     written: set[str] = set()
     begun: dict[str, tuple[int, int]] = {}
     for stage in staged.stages:
-        reads = inputs | {name: between[name] for name in written if name in between}
-        windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
-        seen = {name: end for name, end in windows.items() if staged.windows[name].of in reads}
-        _check_ends(stage.session.inputs(), stage.inputs, stage.called, reads | seen)
-        _check_ends(stage.session.outputs(), stage.outputs, stage.called, outputs | between | windows)
+        reads: dict[str, _End] = {}
+        for name in stage.inputs:
+            whole = staged.windows[name].of if name in windows else name
+            if whole in inputs or (whole in written and whole in between):
+                reads[name] = windows[name] if name in windows else inputs.get(name) or between[name]
+        _check_ends(stage.session.inputs(), stage.inputs, stage.called, reads)
+        _check_ends(stage.session.outputs(), stage.outputs, stage.called, made)
         if written.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
         for name in stage.outputs:

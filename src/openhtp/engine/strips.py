@@ -49,8 +49,8 @@ class Strip:
 
     They read and write values, and windows on values, which ``windows`` has. ``made`` are the values that are
     complete with this strip. ``filters`` has the parts of constants that are read instead of the whole.
-    One session computes all strips that differ only in their number of rows; ``called`` has its names for their
-    values.
+    One session computes all strips that differ only in their number of rows or steps, the sizes of their windows
+    along ``axis``; ``called`` has its names for their values.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -60,6 +60,7 @@ class Strip:
     filters: Mapping[str, FilterPart] = field(default_factory=dict)
     made: tuple[RowWindow, ...] = ()
     called: Mapping[str, str] = field(default_factory=dict)
+    axis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,14 @@ def cut_into_strips(
     if not ends or ends[-1] >= high:
         return None
     whole = RowWindow(node.output[0], 0, dtype, (1, high, wide, filters))
-    strips = []
+    by_padding: dict[tuple[int, int], list[tuple[RowWindow, RowWindow]]] = {}
     for first, last in itertools.pairwise((0, *ends, high)):
         begin, end = down.axis.rows(first, last)
         top, bottom = max(0, -begin), max(0, end - source.shape[_ROWS])
-        read, written = _rows(source, begin + top, end - bottom), _rows(whole, first, last)
-        strips.append(_strip(node, read, written, (top, bottom)))
-    return _complete(strips, whole)
+        windows = _rows(source, begin + top, end - bottom), _rows(whole, first, last)
+        by_padding.setdefault((top, bottom), []).append(windows)
+    strips = [strip for padding, windows in by_padding.items() for strip in _strips_alike(node, windows, padding)]
+    return _complete(sorted(strips, key=lambda strip: strip.windows[strip.writes[0]].begin), whole)
 
 
 def _complete(strips: list[Strip], whole: RowWindow) -> list[Strip]:
@@ -156,15 +158,25 @@ def _rows(whole: RowWindow, first: int, last: int) -> RowWindow:
     return RowWindow(whole.of, whole.begin + first * row_bytes, whole.dtype, shape)
 
 
-def _strip(node: NodeProto, read: RowWindow, written: RowWindow, padding: tuple[int, int]) -> Strip:
+def _strips_alike(
+    node: NodeProto, windows: Sequence[tuple[RowWindow, RowWindow]], padding: tuple[int, int]
+) -> list[Strip]:
+    """Strips with this padding, each of what it reads and what it writes. Several have one session."""
+    names = [(window_name(read), window_name(written)) for read, written in windows]
+    own = names[0]
+    if len(windows) > 1:
+        own = f"{node.output[0]}/rows read@{padding}", f"{node.output[0]}/rows@{padding}"
     strip = NodeProto()
     strip.CopyFrom(node)
     pads = next(attribute for attribute in strip.attribute if attribute.name == "pads")
     pads.ints[0], pads.ints[2] = padding
-    source, result = window_name(read), window_name(written)
-    strip.input[0], strip.output[0] = source, result
-    strip.name = result
-    return Strip((strip,), (source,), (result,), {source: read, result: written})
+    strip.input[0], strip.output[0] = own
+    strip.name = own[1]
+    called = [dict(zip(each, own, strict=True)) if len(windows) > 1 else {} for each in names]
+    return [
+        Strip((strip,), each[:1], each[1:], dict(zip(each, both, strict=True)), called=own_names, axis=_ROWS)
+        for each, both, own_names in zip(names, windows, called, strict=True)
+    ]
 
 
 def window_name(window: RowWindow) -> str:

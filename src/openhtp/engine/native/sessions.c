@@ -11,6 +11,7 @@
  * caches follow them. */
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -101,15 +102,6 @@ struct end {
     size_t rank;
     int32_t type;
     int32_t is_output;
-};
-
-struct description {
-    char *name;
-    void *type_info; /* owns the symbols */
-    int32_t type;
-    int32_t rank;
-    int64_t sizes[MOST_SIZES];
-    const char *symbols[MOST_SIZES];
 };
 
 struct bound {
@@ -212,14 +204,10 @@ API int openhtp_settle(struct loan *loan)
     return sides > 1;
 }
 
-/* The session of a model as it is. Its options are those that this thread told about this library last. */
-API status openhtp_make(const void *model, size_t nbytes, void *container, void **made)
+/* The options that this thread told about this library last. */
+API void *openhtp_chosen(void)
 {
-    if (container)
-        return CALL(CREATE_SHARING_SESSION, void *, const void *, size_t, void *, void *, void **)(
-            environment, model, nbytes, options, container, made);
-    return CALL(CREATE_SESSION, void *, const void *, size_t, void *, void **)(environment, model, nbytes, options,
-                                                                               made);
+    return options;
 }
 
 API void openhtp_release_session(void *session)
@@ -227,49 +215,107 @@ API void openhtp_release_session(void *session)
     RELEASE(RELEASE_SESSION, session);
 }
 
-API status openhtp_count(void *session, int outputs, size_t *count)
+/* Text of zero-ended fields; what does not fit is only counted. */
+struct text {
+    char *fields;
+    size_t room, used;
+};
+
+static void add_field(struct text *text, const char *mark, const char *field)
 {
-    return CALL(outputs ? COUNT_OUTPUTS : COUNT_INPUTS, void *, size_t *)(session, count);
+    size_t left = text->used < text->room ? text->room - text->used : 0;
+    text->used += (size_t)snprintf(left ? text->fields + text->used : NULL, left, "%s%s", mark, field) + 1;
 }
 
-API void openhtp_forget_description(struct description *told)
+static void add_number(struct text *text, int64_t number)
 {
-    if (told->name)
-        CALL(ALLOCATOR_FREE, void *, void *)(names, told->name);
-    if (told->type_info)
-        RELEASE(RELEASE_TYPE, told->type_info);
-    memset(told, 0, sizeof *told);
+    char digits[24];
+    snprintf(digits, sizeof digits, "%lld", (long long)number);
+    add_field(text, "", digits);
 }
 
-/* Name, type and sizes of an input or output; to be forgotten afterwards, also if it failed. */
-API status openhtp_describe(void *session, int output, size_t place, struct description *told)
+/* Adds type and sizes of an end: the number of its type, that of its sizes, and each of them; one that is free is a
+ * question mark and its name. */
+static status add_type(const void *tensor, struct text *text)
 {
-    const void *tensor = NULL;
+    int64_t sizes[MOST_SIZES];
+    const char *symbols[MOST_SIZES];
     size_t rank = 0;
     int type = 0;
-    memset(told, 0, sizeof *told);
-    status failed = CALL(output ? OUTPUT_NAME : INPUT_NAME, void *, size_t, void *, char **)(session, place,
-                                                                                            names, &told->name);
-    if (!failed)
-        failed = CALL(output ? OUTPUT_TYPE : INPUT_TYPE, void *, size_t, void **)(session, place,
-                                                                                 &told->type_info);
-    if (!failed)
-        failed = CALL(TENSOR_TYPE_OF, void *, const void **)(told->type_info, &tensor);
-    if (!failed && !tensor)
-        failed = CALL(CREATE_STATUS, int, const char *)(RUNTIME_FAILED, "an end is no tensor");
-    if (!failed)
-        failed = CALL(ELEMENT_TYPE, const void *, int *)(tensor, &type);
+    status failed = CALL(ELEMENT_TYPE, const void *, int *)(tensor, &type);
     if (!failed)
         failed = CALL(COUNT_SIZES, const void *, size_t *)(tensor, &rank);
     if (!failed && rank > MOST_SIZES)
         failed = CALL(CREATE_STATUS, int, const char *)(RUNTIME_FAILED, "an end has too many dimensions");
     if (!failed)
-        failed = CALL(SIZES, const void *, int64_t *, size_t)(tensor, told->sizes, rank);
+        failed = CALL(SIZES, const void *, int64_t *, size_t)(tensor, sizes, rank);
     if (!failed)
-        failed = CALL(SYMBOLIC_SIZES, const void *, const char **, size_t)(tensor, told->symbols, rank);
-    told->type = type;
-    told->rank = (int32_t)rank;
+        failed = CALL(SYMBOLIC_SIZES, const void *, const char **, size_t)(tensor, symbols, rank);
+    if (failed)
+        return failed;
+    add_number(text, type);
+    add_number(text, (int64_t)rank);
+    for (size_t i = 0; i < rank; i++)
+        if (sizes[i] >= 0)
+            add_number(text, sizes[i]);
+        else
+            add_field(text, "?", symbols[i]);
+    return NULL;
+}
+
+/* Adds the name, the type and the sizes of an input or output. */
+static status add_end(void *session, int output, size_t place, struct text *text)
+{
+    const void *tensor = NULL;
+    void *type_info = NULL; /* owns the symbols */
+    char *name = NULL;
+    status failed = CALL(output ? OUTPUT_NAME : INPUT_NAME, void *, size_t, void *, char **)(session, place, names,
+                                                                                            &name);
+    if (!failed) {
+        add_field(text, "", name);
+        CALL(ALLOCATOR_FREE, void *, void *)(names, name);
+        failed = CALL(output ? OUTPUT_TYPE : INPUT_TYPE, void *, size_t, void **)(session, place, &type_info);
+    }
+    if (!failed)
+        failed = CALL(TENSOR_TYPE_OF, void *, const void **)(type_info, &tensor);
+    if (!failed && !tensor)
+        failed = CALL(CREATE_STATUS, int, const char *)(RUNTIME_FAILED, "an end is no tensor");
+    if (!failed)
+        failed = add_type(tensor, text);
+    if (type_info)
+        RELEASE(RELEASE_TYPE, type_info);
     return failed;
+}
+
+/* The inputs of a session and then its outputs, with the number of each before them, where they fit into `fields`;
+ * `used` is how many bytes they need. */
+API status openhtp_describe(void *session, char *fields, size_t room, size_t *used)
+{
+    struct text text = {fields, room, 0};
+    status failed = NULL;
+    for (int output = 0; output < 2 && !failed; output++) {
+        size_t count = 0;
+        failed = CALL(output ? COUNT_OUTPUTS : COUNT_INPUTS, void *, size_t *)(session, &count);
+        add_number(&text, (int64_t)count);
+        for (size_t i = 0; i < count && !failed; i++)
+            failed = add_end(session, output, i, &text);
+    }
+    *used = text.used;
+    return failed;
+}
+
+/* The session of a model as it is, and what it reads and writes. */
+API status openhtp_make(const void *model, size_t nbytes, const void *chosen, void *container, void **made,
+                        char *fields, size_t room, size_t *used)
+{
+    status failed;
+    if (container)
+        failed = CALL(CREATE_SHARING_SESSION, void *, const void *, size_t, const void *, void *, void **)(
+            environment, model, nbytes, chosen, container, made);
+    else
+        failed = CALL(CREATE_SESSION, void *, const void *, size_t, const void *, void **)(environment, model, nbytes,
+                                                                                         chosen, made);
+    return failed ? failed : openhtp_describe(*made, fields, room, used);
 }
 
 API void openhtp_release_bound(struct bound *bound)
