@@ -1,8 +1,8 @@
 """Whether two processors compute the operators' own samples with the same bits.
 
-``python tools/operator_bits.py write FILE.npz [--part 1/2]`` on each (docs/wheels.md says how under qemu), then
-``python tools/operator_bits.py compare ONE.npz,ONE-2.npz OTHER.npz``. The cases are those of
-the tests, so this needs the sources.
+``python tools/operator_bits.py write FILE.npz [--part 1/2] [--data-set 1]`` on each (docs/wheels.md says how under
+qemu), then ``python tools/operator_bits.py compare ONE.npz,ONE-2.npz OTHER.npz``. The cases are those of the
+tests, so this needs the sources.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ def main() -> int:
     writer = commands.add_parser("write")
     writer.add_argument("file", type=Path)
     writer.add_argument("--part", default="1/1", help="2/3: the second of three parts of the cases")
+    writer.add_argument("--data-set", type=int, default=0, help="other random inputs; the tests have set 0")
     comparer = commands.add_parser("compare")
     comparer.add_argument("one", help="files, with commas between them")
     comparer.add_argument("other", help="files, with commas between them")
     arguments = parser.parse_args()
     if arguments.command == "write":
-        return write(arguments.file, *map(int, arguments.part.split("/")))
+        return write(arguments.file, *map(int, arguments.part.split("/")), arguments.data_set)
     return report(read(arguments.one.split(",")), read(arguments.other.split(",")))
 
 
-def write(file: Path, part: int, parts: int) -> int:
+def write(file: Path, part: int, parts: int, data_set: int = 0) -> int:
     """Compute a part of the cases and keep all results; 1 if one is farther from exact arithmetic than allowed."""
     from ops_cases import all_cases, assert_close, make_case, run_case
 
@@ -60,11 +61,11 @@ def write(file: Path, part: int, parts: int) -> int:
     results: dict[str, Array] = {}
     wrong = 0
     for words, case_parts in cases[part - 1 :: parts]:
-        case = make_case(*case_parts)
+        case = make_case(*case_parts, data_set)
         for number, (spec, got, exact) in enumerate(
             zip(case.call.outputs, run_case(case), case.exact, strict=True)
         ):
-            results[f"{words} #{number}"] = got
+            results[f"{words} #{number} of set {data_set}"] = got
             try:
                 assert_close(spec, got, exact)
             except AssertionError as error:

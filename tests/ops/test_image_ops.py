@@ -12,6 +12,8 @@ from one_op import Given, check, run
 
 from openhtp.core.errors import InvalidArgument, UnsupportedOp
 from openhtp.core.quant import ScaleOffset
+from openhtp.engine import emitter
+from openhtp.ops.resize import PLACES, cubic_matrix, linear_matrix, resample
 
 HALF = 2.0**-10
 
@@ -276,3 +278,68 @@ def test_padding_without_a_partner_is_refused(op: str) -> None:
     inputs, params = ([image, filters], {}) if op == "Conv2d" else ([image], {"filter_size": [1, 1]})
     with pytest.raises(InvalidArgument, match="pad_amount 2 x 2"):
         check(op, inputs, [((1, 4, 4, 2), "f32")], stride=[1, 1], pad_amount=[[0, 0, 0]], **params)
+
+
+PICTURE = np.random.default_rng(17).uniform(-4, 4, (2, 9, 7, 3))
+VOLUME = np.random.default_rng(18).uniform(-4, 4, (1, 5, 4, 6, 3))
+LINE = np.random.default_rng(19).uniform(-4, 4, (2, 9, 3))
+SHORTS = ScaleOffset(8 / 65535, -32768)
+
+
+def resized(numbers: np.ndarray, sizes: tuple[int, ...], word: str = "f32", **params: Any) -> np.ndarray:
+    quant = (SHORTS,) if word == "u16" else ()
+    out = ((numbers.shape[0], *sizes, numbers.shape[-1]), word, *quant)
+    return run("Resize", [Given(numbers, word, *quant)], [out], **params)[0]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("places", [name.upper() for name in PLACES])
+@pytest.mark.parametrize("sizes", [(13, 15), (4, 3), (9, 3), (12, 7), (5, 11), (1, 1)])
+def test_a_picture_is_interpolated_by_cubes(sizes: tuple[int, int], places: str, outside: bool) -> None:
+    """Also a smaller one, which the runtime's operator does not make in every order of axes."""
+    got = resized(
+        PICTURE,
+        sizes,
+        interpolation_mode="CUBIC",
+        transformation_mode=places,
+        exclude_outside=outside,
+        cubic_coeff=-0.5,
+    )
+    matrices = [
+        cubic_matrix(size, out, places.lower(), -0.5, exclude_outside=outside)
+        for size, out in zip((9, 7), sizes, strict=True)
+    ]
+    np.testing.assert_allclose(
+        got, resample(PICTURE.astype(np.float16).astype(float), matrices), rtol=HALF, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("places", [name.upper() for name in PLACES])
+@pytest.mark.parametrize(
+    ("numbers", "sizes"),
+    [
+        *((PICTURE, sizes) for sizes in ((13, 15), (4, 3), (9, 3), (12, 7), (1, 1))),
+        *((VOLUME, sizes) for sizes in ((7, 9, 3), (5, 9, 3), (7, 4, 3), (5, 4, 1))),
+        *((LINE, sizes) for sizes in ((14,), (4,))),
+    ],
+)
+def test_every_way_to_interpolate_has_the_same_bits(
+    numbers: np.ndarray, sizes: tuple[int, ...], places: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime's operator on x86, the engine's own, and the nodes in its place where there is no C side."""
+    kinds = ["LINEAR", "CUBIC"] if len(sizes) == 2 else ["LINEAR"]
+    params = [{"interpolation_mode": kind, "transformation_mode": places} for kind in kinds]
+    words = ("f32", "u16")
+    ways = [[resized(numbers, sizes, word, **each) for each in params for word in words]]
+    monkeypatch.setattr(emitter, "rounds_products_alone", lambda: False)
+    ways.append([resized(numbers, sizes, word, **each) for each in params for word in words])
+    monkeypatch.setattr(emitter.NodeEmitter, "own_node", lambda *words, **attributes: "")
+    ways.append([resized(numbers, sizes, word, **each) for each in params for word in words])
+    for way in ways[:-1]:
+        for got, wanted in zip(way, ways[-1], strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    matrices = [
+        linear_matrix(size, out, places.lower()) for size, out in zip(numbers.shape[1:-1], sizes, strict=True)
+    ]
+    exact = resample(numbers.astype(np.float16).astype(float), matrices)
+    np.testing.assert_allclose(ways[1][0], exact, rtol=HALF, atol=1e-3)

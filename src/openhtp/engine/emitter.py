@@ -15,6 +15,7 @@ from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import encoding
 from openhtp.engine.encoding import bias_in_steps, integer_weights
+from openhtp.engine.integer_kernels import rounds_products_alone
 from openhtp.engine.values import Physical, TensorForms, axes_order
 from openhtp.engine.wide import computed_right, constant_right, is_wide, row_product, wide_product
 from openhtp.ops import Node, OpDef
@@ -41,6 +42,11 @@ class NodeEmitter:
         """Whether shapes may vary between executions."""
         return self._values.dynamic
 
+    @property
+    def rounds_products_alone(self) -> bool:
+        """Whether the runtime's plain kernels round a product before they add it to something."""
+        return rounds_products_alone()
+
     def node(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attrs: Any) -> str:
         """Emit a node with one output."""
         return self._graph.node(op_type, inputs, 1, domain, **attrs)[0]
@@ -48,6 +54,15 @@ class NodeEmitter:
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, **attrs: Any) -> tuple[str, ...]:
         """Emit a node with several outputs."""
         return self._graph.node(op_type, inputs, outputs, **attrs)
+
+    def own_node(self, op_type: str, inputs: Sequence[str], shape: Sequence[int], **attrs: int) -> str:
+        """Emit a node of one of the C side's operators, or "" where that was not compiled."""
+        from openhtp.engine.native import DOMAIN, native  # the runtime, which lowering alone does not need
+
+        if native() is None:
+            return ""
+        # The runtime cannot find out its shape, and is told by a node that costs nothing.
+        return self.node("Reshape", [self.node(op_type, inputs, domain=DOMAIN, **attrs), self.ints(shape)])
 
     def const(self, array: Array) -> str:
         """A constant."""

@@ -1,7 +1,7 @@
-"""How ONNX Runtime's kernels add up products of 8-bit numbers on this processor, and which weights suit them.
+"""How ONNX Runtime's kernels add up products on this processor, and which weights suit them.
 
-Sums of such products fit 32 bits. Kernels for older processors add pairs of products in 16 bits first, where
-extreme numbers do not fit; the engine avoids those numbers there.
+Sums of products of 8-bit numbers fit 32 bits. Kernels for older processors add pairs of products in 16 bits first,
+where extreme numbers do not fit; the engine avoids those numbers there.
 """
 
 from __future__ import annotations
@@ -43,6 +43,16 @@ def integer_kernels() -> IntegerKernels:
         return IntegerKernels.EXACT if "vnni" in _processor_words() else IntegerKernels.SATURATES
     has_dot_product = machine in ("aarch64", "arm64") and _capabilities() & _DOT_PRODUCT
     return IntegerKernels.EXACT if has_dot_product else IntegerKernels.WRAPS
+
+
+@cache
+def rounds_products_alone() -> bool:
+    """Whether plain kernels of the runtime round a product of floats before they add it to something.
+
+    Compilers make one instruction of both for every ARM processor, and the runtime lets them. On x86, its plain
+    kernels are compiled for the oldest processors, which have no such instruction.
+    """
+    return platform.machine() in ("x86_64", "AMD64")
 
 
 def _processor_words() -> str:

@@ -86,7 +86,7 @@ class Native:
         """Raises OSError or SessionRefused if sessions cannot be made with it."""
         library = ctypes.CDLL(str(path))
         self._path = str(path)
-        self._need_products = _function(library.openhtp_need_products, None, c_int)
+        self._need_operators = _function(library.openhtp_need_operators, None, c_int)
         self._chosen = _function(library.openhtp_chosen, c_void_p)
         self.choose(ort.SessionOptions())
         self.begin = _function(library.openhtp_begin, c_int)
@@ -111,13 +111,13 @@ class Native:
         if self.begin() or not hasattr(_OrtValue, "from_dlpack"):
             raise SessionRefused(f"ONNX Runtime {ort.__version__} is too old for it")
 
-    def choose(self, options: Any, *, products: bool = False) -> ChosenOptions:
+    def choose(self, options: Any, *, operators: bool = False) -> ChosenOptions:
         """Show the C side these options; sessions made with them have its operators if wanted."""
-        self._need_products(products)
+        self._need_operators(operators)
         try:
             options.register_custom_ops_library(self._path)
         finally:
-            self._need_products(True)
+            self._need_operators(True)
         return ChosenOptions(options, self._chosen())
 
     def words(self, status: int) -> str:
@@ -224,7 +224,7 @@ class NativeSession:
                 loans[name] = _Loan(side, array)
                 options.add_initializer(name, loans[name].value)
             if not isinstance(options, ChosenOptions):
-                options = side.choose(options, products=needs_operators(model))
+                options = side.choose(options, operators=needs_operators(model))
             container = None if forms is None else forms.handle.place
             fields, used = create_string_buffer(_USUAL_FIELDS), c_size_t()
             place = byref(self._handle.place)

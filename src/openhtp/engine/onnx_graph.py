@@ -90,6 +90,7 @@ class OnnxGraph:
         self._initializers: list[Any] = []
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._computed: dict[tuple[Any, ...], tuple[str, ...]] = {}
+        self._domains: set[str] = set()
         self._count = 0
         self.prefix = "c"
 
@@ -114,6 +115,8 @@ class OnnxGraph:
         names = tuple(self.fresh() for _ in range(outputs))
         if op_type not in _ONE_FOR_EACH:
             self._computed[key] = names
+        if domain not in ("", "com.microsoft"):
+            self._domains.add(domain)
         self._nodes.append(make_node(op_type, inputs, names, name=names[0], domain=domain, **attrs))
         return names
 
@@ -146,6 +149,7 @@ class OnnxGraph:
         """The model, large constants left outside."""
         graph = make_graph(self._nodes, "program", self._inputs, self._outputs, self._initializers)
         opsets = [make_opset("", OPSET), make_opset("com.microsoft", 1)]
+        opsets += [make_opset(domain, 1) for domain in sorted(self._domains)]
         return make_model(graph, opsets, IR_VERSION)
 
 

@@ -135,5 +135,6 @@ class _Fusing:
             nodes = [self._new.get(id(node), node) for node in self._model.graph.node]
             del self._model.graph.node[:]
             self._model.graph.node.extend(nodes)
-            self._model.opset_import.append(make_opset(DOMAIN, 1))
+            if all(opset.domain != DOMAIN for opset in self._model.opset_import):
+                self._model.opset_import.append(make_opset(DOMAIN, 1))
         return self._told

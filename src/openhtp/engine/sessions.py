@@ -165,9 +165,9 @@ def _part_options(threads: int, unpacked: bool) -> Any:
 
 
 @cache
-def _chosen_options(side: Native, threads: int, unpacked: bool, products: bool) -> ChosenOptions:
+def _chosen_options(side: Native, threads: int, unpacked: bool, operators: bool) -> ChosenOptions:
     """The options of all parts without large constants: choosing them takes a third as long as a small session."""
-    return side.choose(_part_options(threads, unpacked), products=products)
+    return side.choose(_part_options(threads, unpacked), operators=operators)
 
 
 def _with_value(array: Array) -> tuple[Array, Any]:
@@ -310,6 +310,8 @@ def open_session(model: bytes, external: Mapping[str, Array], options: Any) -> C
     if side is not None:
         options.add_session_config_entry("optimization.disable_specified_optimizers", ";".join(_HARMFUL))
         return NativeSession(side, model, {}, options)
+    if DOMAIN.encode() in model:
+        offer_operators(options)
     return PackagedSession(
         ort.InferenceSession(
             model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(_HARMFUL)

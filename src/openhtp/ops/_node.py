@@ -100,11 +100,18 @@ class Emitter(Protocol):
     def dynamic(self) -> bool:
         """Whether shapes may vary between executions, so that no shape may be baked in."""
 
+    @property
+    def rounds_products_alone(self) -> bool:
+        """Whether the runtime's plain kernels round a product before they add it to something, as on x86."""
+
     def node(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attrs: Any) -> str:
         """Emit a node with one output; an empty input name is a left-out input."""
 
     def nodes(self, op_type: str, inputs: Sequence[str], outputs: int, **attrs: Any) -> tuple[str, ...]:
         """Emit a node with several outputs."""
+
+    def own_node(self, op_type: str, inputs: Sequence[str], shape: Sequence[int], **attrs: int) -> str:
+        """Emit a node of one of the engine's own operators, with a result of this shape; "" where it has none."""
 
     def const(self, array: Array) -> str:
         """A constant."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from openhtp.core.dtype import DType
 from openhtp.ops._node import Array, Arrays, Emitter, Layout, Node, Results, Shapes
@@ -74,13 +76,154 @@ def _reference(node: Node, arrays: Arrays) -> Results:
 
 def _lower(node: Node, e: Emitter) -> None:
     mode, out = _mode(node), node.outputs[0].shape
+    if mode.kind != "nearest" and not node.input().is_dynamic and not _is_the_runtimes(node, mode, e):
+        return e.put(0, _interpolated(node, e, mode))
     sizes = e.ints([out[0], out[-1], *out[1:-1]])
     attrs: dict[str, Any] = {"mode": mode.kind, "coordinate_transformation_mode": mode.places}
     if mode.kind == "nearest":
         attrs["nearest_mode"] = mode.rounding
     if mode.kind == "cubic":
         attrs |= {"cubic_coeff_a": mode.cubic_coeff, "exclude_outside": int(mode.exclude_outside)}
-    e.put(0, e.node("Resize", [e.value(0), "", "", sizes], **attrs))
+    return e.put(0, e.node("Resize", [e.value(0), "", "", sizes], **attrs))
+
+
+# Interpolation with the same bits on every processor. The runtime's own operator has them for a linear one along
+# all axes of a picture or a volume, on x86. Elsewhere it rounds a product and a sum at once. Along some of the
+# axes, its results depend on the order of axes that its optimiser chooses, and a cubic one fails in one of these
+# orders (decision 037).
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The inputs along one axis that each output is made of: a row of indices and of weights for each of these."""
+
+    axis: int
+    indices: npt.NDArray[np.int64]
+    weights: Floats
+
+
+def _is_the_runtimes(node: Node, mode: Mode, e: Emitter) -> bool:
+    """Whether the runtime's own operator is to compute it."""
+    pairs = list(zip(node.shape()[1:-1], node.outputs[0].shape[1:-1], strict=True))
+    if all(size == out for size, out in pairs):
+        return True
+    whole = len(pairs) > 1 and all(size != out for size, out in pairs)
+    return mode.kind == "linear" and whole and e.rounds_products_alone
+
+
+def _interpolated(node: Node, e: Emitter, mode: Mode) -> str:
+    sizes, outs = _channels_first(node.shape()), _channels_first(node.outputs[0].shape)
+    weigh = linear_taps if mode.kind == "linear" else cubic_taps
+    taps = [
+        weigh(axis, size, out, mode)
+        for axis, (size, out) in enumerate(zip(sizes, outs, strict=True))
+        if size != out
+    ]
+    result = _by_one_operator(e, sizes, outs, taps, by_axis=mode.kind == "cubic")
+    if result:
+        return result
+    return (_in_linear_steps if mode.kind == "linear" else _in_cubic_steps)(e, len(outs), taps)
+
+
+def _by_one_operator(
+    e: Emitter, sizes: Sequence[int], outs: Sequence[int], taps: Sequence[Taps], *, by_axis: bool
+) -> str:
+    """By an operator of the engine's own; "" where it has none."""
+    counts = {one.axis - len(outs): len(one.indices) for one in taps}
+    attrs = {"by_axis": int(by_axis), "rank": len(outs), "batch": outs[0], "channels": outs[1]}
+    sides = (("depth", "taps_deep"), ("height", "taps_down"), ("width", "taps_across"))
+    for axis, (side, count) in zip((-3, -2, -1), sides, strict=True):
+        is_there = axis >= 2 - len(outs)
+        attrs[side] = sizes[axis] if is_there else 1
+        attrs[f"new_{side}"] = outs[axis] if is_there else 1
+        attrs[count] = counts.get(axis, 1)
+    indices = np.concatenate([one.indices.ravel() for one in taps])
+    weights = np.concatenate([one.weights.ravel() for one in taps])
+    return e.own_node("Interpolation", [e.value(0), e.const(indices), e.const(weights)], outs, **attrs)
+
+
+def _in_linear_steps(e: Emitter, rank: int, taps: Sequence[Taps]) -> str:
+    """A sum over all corners, each weighted by the product of its weights, last axis first."""
+    corners: list[tuple[str, tuple[Floats, ...]]] = [(e.value(0), ())]
+    for one in taps:
+        corners = [
+            (e.node("Gather", [name, e.ints(indices)], axis=one.axis), (_along(one, weight, rank), *weights))
+            for name, weights in corners
+            for indices, weight in zip(one.indices, one.weights, strict=True)
+        ]
+    return _sum(
+        e, [e.node("Mul", [name, e.const(functools.reduce(np.multiply, weights))]) for name, weights in corners]
+    )
+
+
+def _in_cubic_steps(e: Emitter, rank: int, taps: Sequence[Taps]) -> str:
+    """One axis after the other, the last one first."""
+    name = e.value(0)
+    for one in reversed(taps):
+        name = _sum(
+            e,
+            [
+                e.node(
+                    "Mul",
+                    [
+                        e.node("Gather", [name, e.ints(indices)], axis=one.axis),
+                        e.const(_along(one, weight, rank)),
+                    ],
+                )
+                for indices, weight in zip(one.indices, one.weights, strict=True)
+            ],
+        )
+    return name
+
+
+def _along(taps: Taps, numbers: Floats, rank: int) -> Floats:
+    return numbers.reshape(-1, *(1,) * (rank - 1 - taps.axis))
+
+
+def _sum(e: Emitter, terms: Sequence[str]) -> str:
+    return functools.reduce(lambda total, term: e.node("Add", [total, term]), terms)
+
+
+def _channels_first(sizes: Sequence[int]) -> tuple[int, ...]:
+    return (sizes[0], sizes[-1], *sizes[1:-1])
+
+
+def _float_places(size: int, out: int, places: str) -> Floats:
+    """Where the outputs lie between the inputs, in the runtime's own arithmetic."""
+    numbers, half = np.arange(out, dtype=np.float32), np.float32(0.5)
+    if places == "align_corners":
+        return numbers * np.float32(size - 1) / np.float32(max(out - 1, 1))
+    ratio = np.float32(out) / np.float32(size)
+    if places == "asymmetric":
+        return numbers / ratio
+    if places == "pytorch_half_pixel" and out == 1:
+        return numbers
+    return (numbers + half) / ratio - half
+
+
+def linear_taps(axis: int, size: int, out: int, mode: Mode) -> Taps:
+    """Each output lies between two inputs."""
+    source = np.clip(_float_places(size, out, mode.places), np.float32(0), np.float32(size - 1))
+    left = source.astype(np.int64)
+    right = np.minimum(left + 1, size - 1)
+    weights = np.abs(source - np.stack([right, left]).astype(np.float32))
+    weights[:, left == right] = 0.5
+    return Taps(axis, np.stack([left, right]), weights)
+
+
+def cubic_taps(axis: int, size: int, out: int, mode: Mode) -> Taps:
+    """Each output is made of four inputs."""
+    source = _float_places(size, out, mode.places)
+    base = np.floor(source)
+    indices = np.stack([base.astype(np.int64) + offset for offset in (-1, 0, 1, 2)])
+    apart = np.abs((source - base).astype(np.float64) - np.array([[-1], [0], [1], [2]]))
+    weights = np.vectorize(_cubic)(apart, mode.cubic_coeff)
+    if mode.exclude_outside:
+        weights[(indices < 0) | (indices >= size)] = 0
+        weights /= weights.sum(axis=0)
+    return Taps(axis, np.clip(indices, 0, size - 1), weights.astype(np.float32))
 
 
 def _resizing(

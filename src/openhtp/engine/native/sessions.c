@@ -5,7 +5,8 @@
  * being filled in, to every library of custom operators; this is one. Functions are named by their places in that
  * table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
  *
- * Its operators are products of one row of 16-bit numbers with 8-bit ones, which the runtime computes by a dozen nodes.
+ * Its operators are products of one row of 16-bit numbers with 8-bit ones, which the runtime computes by a dozen nodes,
+ * and images in another size (interpolation.c).
  *
  * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
  * caches follow them. */
@@ -112,7 +113,7 @@ struct bound {
 typedef void *status;
 static const struct base *base;
 static _Thread_local void *options;
-static _Thread_local int without_products;
+static _Thread_local int without_operators;
 static void *const *table;
 static void *environment;
 static void *cpu;
@@ -121,22 +122,22 @@ static void *names;
 #define CALL(place, ...) ((status(*)(__VA_ARGS__))table[place])
 #define RELEASE(place, object) ((void (*)(void *))table[place])(object)
 
-static void offer_products(void *filled_in, void *const *functions);
+static void offer_operators(void *filled_in, void *const *functions);
 
 API void *RegisterCustomOps(void *filled_in, const struct base *given)
 {
     options = filled_in;
     base = given;
-    if (!without_products)
-        offer_products(filled_in, given->table(TABLE_VERSION));
+    if (!without_operators)
+        offer_operators(filled_in, given->table(TABLE_VERSION));
     return NULL;
 }
 
 /* Whether the next sessions that this thread makes have the operators: a session that knows of them takes the runtime
  * 0.1 ms longer to make, and few need them. */
-API void openhtp_need_products(int needed)
+API void openhtp_need_operators(int needed)
 {
-    without_products = !needed;
+    without_operators = !needed;
 }
 
 /* 0 if sessions can be made; 1 if the runtime is too old, or was never told about this library. */
@@ -458,22 +459,9 @@ API void openhtp_follow(int keys, const uint8_t *native, uint8_t *last, uint8_t 
     }
 }
 
-/* Products of one row. The row has 16-bit numbers, which are taken apart into bytes; sums of products with either byte are
- * exact, and put together as engine/wide.py has the runtime do it: in the same order, with the same bits. Where a
- * quantized result is asked for, it is rounded as the runtime's own operator rounds it. */
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-enum { BLOCK = 64, GROUP = 4, ROWS_ON_STACK = 4096 };
-enum { TYPE_FLOAT = 1, TYPE_U8 = 2, TYPE_S8 = 3, TYPE_U16 = 4 };
-
-struct product {
-    int64_t zero, rows, columns, rank;
-};
-
-struct quantized {
-    float scale;
-    int32_t zero, most;
-};
+/* Operators. Those of a session that needs none cost nothing: it is not told about them. */
+enum { TYPE_FLOAT = 1, TYPE_U8 = 2, TYPE_S8 = 3, TYPE_U16 = 4, TYPE_S64 = 7 };
+enum { MOST_SIDE = 1 << 24 };
 
 /* What the runtime knows of an operator, in version 8 of its interface; and what tells the operators here apart. */
 struct operator_of {
@@ -491,6 +479,110 @@ struct operator_of {
     int (*output_kind)(const struct operator_of *, size_t);
     const char *own_name;
     int right, result;
+};
+
+#define OF(functions, place, ...) ((status(*)(__VA_ARGS__))(functions)[place])
+
+/* Where an input's data lies, if it has that many numbers; `other` may be another count of them. */
+static const void *data_of(void *const *functions, void *context, size_t place, size_t expected, size_t other,
+                           size_t *count)
+{
+    const void *value = NULL;
+    void *shape = NULL, *data = NULL;
+    *count = 0;
+    if (OF(functions, INPUT_OF, void *, size_t, const void **)(context, place, &value) ||
+        OF(functions, TYPE_AND_SHAPE, const void *, void **)(value, &shape))
+        return NULL;
+    status failed = OF(functions, COUNT_ELEMENTS, const void *, size_t *)(shape, count);
+    ((void (*)(void *))functions[RELEASE_TYPE_AND_SHAPE])(shape);
+    if (failed || (*count != expected && *count != other) ||
+        OF(functions, TENSOR_DATA, const void *, void **)(value, &data))
+        return NULL;
+    return data;
+}
+
+struct attribute {
+    const char *name;
+    int64_t *place, least, most;
+};
+
+/* Whether an operator has all these numbers, within their limits. */
+static int read_attributes(void *const *functions, const void *info, const struct attribute *attributes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct attribute *one = &attributes[i];
+        status failed = OF(functions, NUMBER_ATTRIBUTE, const void *, const char *, int64_t *)(info, one->name, one->place);
+        if (failed)
+            ((void (*)(void *))functions[RELEASE_STATUS])(failed);
+        if (failed || *one->place < one->least || *one->place > one->most)
+            return 0;
+    }
+    return 1;
+}
+
+static const char *name_of_operator(const struct operator_of *of)
+{
+    return of->own_name;
+}
+
+static const char *no_provider(const struct operator_of *of)
+{
+    (void)of;
+    return NULL;
+}
+
+static int output_type(const struct operator_of *of, size_t place)
+{
+    (void)place;
+    return of->result;
+}
+
+static size_t one_output(const struct operator_of *of)
+{
+    (void)of;
+    return 1;
+}
+
+static int required(const struct operator_of *of, size_t place)
+{
+    (void)of;
+    (void)place;
+    return 0;
+}
+
+#include "interpolation.c"
+
+static int image_input(const struct operator_of *of, size_t place)
+{
+    (void)of;
+    const int types[] = {TYPE_FLOAT, TYPE_S64, TYPE_FLOAT};
+    return types[place];
+}
+
+static size_t three_inputs(const struct operator_of *of)
+{
+    (void)of;
+    return 3;
+}
+
+static const struct operator_of interpolation = {TABLE_VERSION, create_image,  name_of_operator, no_provider, image_input,
+                                                 three_inputs,  output_type,   one_output,       compute_image, free,
+                                                 required,      required,      "Interpolation",  0,           TYPE_FLOAT};
+
+/* Products of one row. The row has 16-bit numbers, which are taken apart into bytes; sums of products with either byte are
+ * exact, and put together as engine/wide.py has the runtime do it: in the same order, with the same bits. Where a
+ * quantized result is asked for, it is rounded as the runtime's own operator rounds it. */
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+enum { BLOCK = 64, GROUP = 4, ROWS_ON_STACK = 4096 };
+
+struct product {
+    int64_t zero, rows, columns, rank;
+};
+
+struct quantized {
+    float scale;
+    int32_t zero, most;
 };
 
 struct product_kernel {
@@ -640,26 +732,6 @@ WIDE static void multiply_row(const struct product *product, const uint8_t *low,
     }
 }
 
-#define OF(functions, place, ...) ((status(*)(__VA_ARGS__))(functions)[place])
-
-/* Where an input's data lies, if it has that many numbers; `other` may be another count of them. */
-static const void *data_of(void *const *functions, void *context, size_t place, size_t expected, size_t other,
-                           size_t *count)
-{
-    const void *value = NULL;
-    void *shape = NULL, *data = NULL;
-    *count = 0;
-    if (OF(functions, INPUT_OF, void *, size_t, const void **)(context, place, &value) ||
-        OF(functions, TYPE_AND_SHAPE, const void *, void **)(value, &shape))
-        return NULL;
-    status failed = OF(functions, COUNT_ELEMENTS, const void *, size_t *)(shape, count);
-    ((void (*)(void *))functions[RELEASE_TYPE_AND_SHAPE])(shape);
-    if (failed || (*count != expected && *count != other) ||
-        OF(functions, TENSOR_DATA, const void *, void **)(value, &data))
-        return NULL;
-    return data;
-}
-
 /* Sizes that do not fit come from no model of ours: nothing is read or written then, and the result is anything. */
 static void compute_product(void *made, void *context)
 {
@@ -707,35 +779,13 @@ static void *create_product(const struct operator_of *of, const void *functions,
     kernel->right = of->right;
     kernel->result = of->result;
     struct product *product = &kernel->product;
-    const struct {
-        const char *name;
-        int64_t *place, least, most;
-    } attributes[] = {{"zero", &product->zero, 0, 65535},
-                      {"rows", &product->rows, 1, 1 << 20},
-                      {"columns", &product->columns, 1, 1 << 24},
-                      {"rank", &product->rank, 1, MOST_SIZES}};
-    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
-        status failed = OF(kernel->functions, NUMBER_ATTRIBUTE, const void *, const char *, int64_t *)(
-            info, attributes[i].name, attributes[i].place);
-        if (failed || *attributes[i].place < attributes[i].least || *attributes[i].place > attributes[i].most) {
-            if (failed)
-                ((void (*)(void *))kernel->functions[RELEASE_STATUS])(failed);
-            memset(product, 0, sizeof *product); /* fits no data */
-            break;
-        }
-    }
+    const struct attribute attributes[] = {{"zero", &product->zero, 0, 65535},
+                                           {"rows", &product->rows, 1, 1 << 20},
+                                           {"columns", &product->columns, 1, MOST_SIDE},
+                                           {"rank", &product->rank, 1, MOST_SIZES}};
+    if (!read_attributes(kernel->functions, info, attributes, sizeof attributes / sizeof *attributes))
+        memset(product, 0, sizeof *product); /* fits no data */
     return kernel;
-}
-
-static const char *name_of_operator(const struct operator_of *of)
-{
-    return of->own_name;
-}
-
-static const char *no_provider(const struct operator_of *of)
-{
-    (void)of;
-    return NULL;
 }
 
 static int input_type(const struct operator_of *of, size_t place)
@@ -749,25 +799,6 @@ static size_t count_inputs(const struct operator_of *of)
     return of->result == TYPE_FLOAT ? 3 : 5;
 }
 
-static int output_type(const struct operator_of *of, size_t place)
-{
-    (void)place;
-    return of->result;
-}
-
-static size_t one_output(const struct operator_of *of)
-{
-    (void)of;
-    return 1;
-}
-
-static int required(const struct operator_of *of, size_t place)
-{
-    (void)of;
-    (void)place;
-    return 0;
-}
-
 #define PRODUCT(said, kind, made)                                                                                      \
     {TABLE_VERSION, create_product,  name_of_operator, no_provider, input_type, count_inputs, output_type,             \
      one_output,    compute_product, free,             required,    required,   said,         kind,        made}
@@ -777,23 +808,12 @@ static const struct operator_of products[] = {
     PRODUCT("UnsignedProductU16", TYPE_U8, TYPE_U16), PRODUCT("UnsignedProductU8", TYPE_U8, TYPE_U8),
 };
 
-/* Lets a session have the operators, where the processor can compute them. */
-static void offer_products(void *filled_in, void *const *functions)
+static status add_products(void *const *functions, void *domain)
 {
-    static _Atomic(void *) domain;
-    if (!functions || !has_vector_products())
-        return;
-    void *offered = atomic_load(&domain), *none = NULL;
-    if (!offered) {
-        if (OF(functions, CREATE_DOMAIN, const char *, void **)("openhtp", &offered))
-            return;
-        for (size_t i = 0; i < sizeof products / sizeof *products; i++)
-            if (OF(functions, ADD_TO_DOMAIN, void *, const void *)(offered, &products[i]))
-                return;
-        if (!atomic_compare_exchange_strong(&domain, &none, offered))
-            offered = none; /* another thread was first; this one stays, empty of use */
-    }
-    OF(functions, ADD_DOMAIN, void *, void *)(filled_in, offered);
+    status failed = NULL;
+    for (size_t i = 0; has_vector_products() && i < sizeof products / sizeof *products && !failed; i++)
+        failed = OF(functions, ADD_TO_DOMAIN, void *, const void *)(domain, &products[i]);
+    return failed;
 }
 
 API int openhtp_has_products(void)
@@ -801,10 +821,11 @@ API int openhtp_has_products(void)
     return has_vector_products();
 }
 #else
-static void offer_products(void *filled_in, void *const *functions)
+static status add_products(void *const *functions, void *domain)
 {
-    (void)filled_in;
     (void)functions;
+    (void)domain;
+    return NULL;
 }
 
 API int openhtp_has_products(void)
@@ -812,3 +833,20 @@ API int openhtp_has_products(void)
     return 0;
 }
 #endif
+
+/* Lets a session have the operators that the processor can compute. */
+static void offer_operators(void *filled_in, void *const *functions)
+{
+    static _Atomic(void *) domain;
+    void *offered = atomic_load(&domain), *none = NULL;
+    if (!functions)
+        return;
+    if (!offered) {
+        if (OF(functions, CREATE_DOMAIN, const char *, void **)("openhtp", &offered) ||
+            OF(functions, ADD_TO_DOMAIN, void *, const void *)(offered, &interpolation) || add_products(functions, offered))
+            return;
+        if (!atomic_compare_exchange_strong(&domain, &none, offered))
+            offered = none; /* another thread was first; this one stays, empty of use */
+    }
+    OF(functions, ADD_DOMAIN, void *, void *)(filled_in, offered);
+}
