@@ -59,9 +59,10 @@ class Execution:
         self._notifier = call.notifier
         self._outputs: Outputs | None = None
         self._error: QnnError | None = None
-        # Quick wake-ups run by the completing thread; callbacks of users run on the notify thread.
-        self._wakers: list[Callable[[], object]] = []
-        self._callbacks: list[Callable[[Execution], object]] = []
+        # Quick wake-ups run by the completing thread; callbacks of users run on the notify thread. Most executions
+        # have neither.
+        self._wakers: tuple[Callable[[], object], ...] = ()
+        self._callbacks: tuple[Callable[[Execution], object], ...] = ()
 
     def done(self) -> bool:
         """Whether the execution is over, whatever its outcome."""
@@ -111,7 +112,7 @@ class Execution:
         check_callable("function", function, "the execution")
         with _lock:
             if self._call is not None:
-                self._callbacks.append(function)
+                self._callbacks = (*self._callbacks, function)
                 return
         self._notifier.post(function, self)
 
@@ -141,7 +142,7 @@ class Execution:
     def _add_waker(self, wake: Callable[[], object]) -> None:
         with _lock:
             if self._call is not None:
-                self._wakers.append(wake)
+                self._wakers = (*self._wakers, wake)
                 return
         wake()
 
@@ -152,14 +153,14 @@ class Execution:
         wake = lock.release
         self._add_waker(wake)
         if not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
-            with _lock, contextlib.suppress(ValueError):
-                self._wakers.remove(wake)
+            with _lock:
+                self._wakers = tuple(other for other in self._wakers if other is not wake)
         return self.done()
 
     def _leave(self, error: QnnError) -> None:
         """In the child of a fork: the execution is the parent's. It ends and is notified there."""
         self._error, self._call = error, None
-        self._wakers, self._callbacks = [], []
+        self._wakers = self._callbacks = ()
 
     def _set_profile(self, profile: DeviceProfile) -> None:
         """Keep the times of steps and pauses. With a detailed profile they arrive before the end."""
@@ -190,8 +191,8 @@ class Execution:
             call.finish(None, untold=untold)
         with _lock:
             self._call = None
-            wakers, self._wakers = self._wakers, []
-            callbacks, self._callbacks = self._callbacks, []
+            wakers, callbacks = self._wakers, self._callbacks
+            self._wakers = self._callbacks = ()
         for wake in wakers:
             try:
                 wake()
