@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from openhtp.device.loop import POLL_INTERVAL_NS, TIMERS_KEPT, Loop
+from openhtp.device.loop import LONGEST_ROW_NS, POLL_INTERVAL_NS, TIMERS_KEPT, Loop
 from openhtp.device.runner import Ended, GoOn, InlineRunner, Post
+from openhtp.engine.protocol import NOT_IN_A_ROW, RowDone, RowWatch
 from openhtp.sched.actions import Action, AskYield, Grant, Outcome, Release, Start
 from openhtp.sched.events import AbortRequested, ClientAdded, Event, StepDone, Submitted
 from openhtp.sched.resources import DeviceResources
@@ -17,6 +18,8 @@ from openhtp.sched.scheduler import Scheduler
 
 STEP_NS = 10 * POLL_INTERVAL_NS
 LOW, HIGH = 1, 2
+# A descriptor that nobody looks at.
+NEWS = 77
 
 
 class Clock:
@@ -112,11 +115,15 @@ class Machine:
     def step_ended(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
         assert end_ns == start_ns + STEP_NS
 
+    def must_know_each_step(self, job: int) -> bool:
+        return False
+
 
 class _Graph:
     """What a runner notes of the graph whose step it computed."""
 
     step_ns = 0
+    steps = 0
     calls_user_code = False
 
     def note_step(self, took_ns: int) -> None:
@@ -191,6 +198,65 @@ def test_a_step_that_fails_is_the_last_in_a_row() -> None:
     machine.step_ended = step_ended  # type: ignore[method-assign]
     assert machine.run() == ["1.0", "1.1", "1 aborted"]
     assert ends == [0, 1]
+
+
+class ByItself:
+    """A run that computes steps in a row by itself: two at most, and none before its second."""
+
+    def __init__(self, machine: Row) -> None:
+        self._machine = machine
+        self.watches: list[RowWatch] = []
+
+    def step(self, index: int) -> None:
+        self._machine.jobs[1].step(index)
+
+    def row(self, first: int, end: int, watch: RowWatch) -> RowDone:
+        if first < 2:
+            return NOT_IN_A_ROW
+        self.watches.append(watch)
+        for index in range(first, min(first + 2, end)):
+            began_ns = self._machine.clock.t
+            self._machine.clock.t += STEP_NS
+            self._machine.did.append(f"row {index}")
+        return RowDone(min(2, end - first), began_ns, self._machine.clock.t)
+
+
+def with_a_row(steps: int, *, timeout_at: int | None = None) -> tuple[Row, ByItself]:
+    machine = Row()
+    machine.loop.attach(lambda call: call(), NEWS)
+    machine.submit(1, LOW, steps=steps, timeout_at=timeout_at)
+    run = ByItself(machine)
+    machine.jobs[1].runs, machine.jobs[1].graph.steps = [run], steps
+    return machine, run
+
+
+def test_a_run_goes_on_by_itself_where_it_can() -> None:
+    machine, run = with_a_row(steps=7)
+    assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "row 4", "row 5", "row 6", "1 done"]
+    assert machine.told == [(1, 7)]
+    assert [watch.news for watch in run.watches] == [NEWS] * 3
+    assert [watch.interval_ns for watch in run.watches] == [POLL_INTERVAL_NS] * 3
+    assert [watch.looked_ns for watch in run.watches] == [2 * STEP_NS, 4 * STEP_NS, 6 * STEP_NS]
+    assert run.watches[0].until_ns == 2 * STEP_NS + LONGEST_ROW_NS
+
+
+def test_a_row_ends_where_a_timer_is_due() -> None:
+    machine, run = with_a_row(steps=5, timeout_at=3 * STEP_NS + 1)
+    assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "1 timed_out"]
+    assert run.watches[0].until_ns == 3 * STEP_NS + 1
+
+
+def test_what_comes_is_taken_in_after_a_row() -> None:
+    machine, _ = with_a_row(steps=6)
+    machine.coming.append((3 * STEP_NS, lambda: machine.submit(2, HIGH, steps=1)))
+    assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "2.0", "2 done", "1.4", "row 5", "1 done"]
+
+
+def test_steps_at_which_somebody_looks_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, run = with_a_row(steps=4)
+    monkeypatch.setattr(machine, "must_know_each_step", lambda job: True)
+    assert machine.run() == ["1.0", "1.1", "1.2", "1.3", "1 done"]
+    assert not run.watches
 
 
 def test_an_urgent_request_waits_for_the_step_under_way_and_no_other(machine: Machine) -> None:

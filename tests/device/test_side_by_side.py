@@ -244,9 +244,8 @@ def runner_with(*step_ns: int) -> tuple[SideBySideRunner, dict[int, str]]:
     return SideBySideRunner(jobs, iter(range(1, 1000)).__next__, 2), computed_on
 
 
-def stop(job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> bool:
+def stop(job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> None:
     """Whoever asks is not to go on."""
-    return False
 
 
 def start_all(runner: SideBySideRunner, jobs: int) -> None:

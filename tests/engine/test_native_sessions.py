@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
+import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedF
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, parse_model
 from openhtp.engine.opened import End, PackagedSession
 from openhtp.engine.ort import OrtEngine, OrtRun
+from openhtp.engine.protocol import NOT_IN_A_ROW, RowWatch
 from openhtp.engine.sessions import SegmentModel, optimised
 from openhtp.hw.catalog import find_soc
 from openhtp.program.htp_program import HtpProgram
@@ -258,3 +262,66 @@ def test_names_of_any_length_are_read() -> None:
     )
     assert session.inputs() == [End(name, np.dtype(np.float32), ("rows", 2)) for name in names]
     assert session.outputs() == [End(f"{name} made", np.dtype(np.float32), ("rows", 2)) for name in names]
+
+
+NEVER = 1 << 62
+
+
+class Chain:
+    """Three sessions, each reading what the one before it writes."""
+
+    def __init__(self, last: int = 8) -> None:
+        weights = np.diag(np.arange(1, 9)).astype(np.float32)
+        self.values = [np.zeros((1, size), np.float32) for size in (8, 8, 8, last)]
+        self.values[0][:] = 1
+        session = product(1, weights).open(1).session
+        ends = zip(self.values, self.values[1:], strict=False)
+        self.run = OrtRun([session.bind({"x": x}, {"y": y}) for x, y in ends], (self.values,))
+
+    def computed(self) -> list[bool]:
+        """Which values were written."""
+        return [bool(value.any()) for value in self.values[1:]]
+
+
+@pytest.fixture
+def news() -> Iterator[int]:
+    """A descriptor that is readable."""
+    fd = os.eventfd(1)
+    yield fd
+    os.close(fd)
+
+
+def test_a_row_computes_what_its_steps_compute(side: Native, news: int) -> None:
+    os.eventfd_read(news)
+    chain, began_ns = Chain(), time.monotonic_ns()
+    done = chain.run.row(1, 3, RowWatch(0, 0, NEVER, news))
+    assert chain.computed() == [False, False, False]  # they had only zeros to read
+    assert (done.steps, began_ns <= done.began_ns <= done.ended_ns <= time.monotonic_ns()) == (2, True)
+    assert chain.run.row(0, 3, RowWatch(0, 0, NEVER, news)).steps == 3
+    np.testing.assert_array_equal(chain.values[3][0], np.arange(1, 9, dtype=np.float32) ** 3)
+
+
+def test_no_step_of_a_row_begins_after_news_or_its_time(side: Native, news: int) -> None:
+    now = time.monotonic_ns()
+    for watch, steps in (
+        (RowWatch(0, 0, NEVER, news), 1),
+        (RowWatch(now, NEVER, NEVER, news), 3),  # nobody looks yet
+        (RowWatch(now, NEVER, now, news), 1),
+    ):
+        chain = Chain()
+        assert chain.run.row(0, 3, watch).steps == steps
+        assert chain.computed() == [step < steps for step in range(3)]
+
+
+def test_a_step_that_fails_in_a_row_does_not_count(side: Native, news: int) -> None:
+    chain, watch = Chain(last=7), RowWatch(0, NEVER, NEVER, news)
+    assert chain.run.row(0, 3, watch).steps == 2
+    assert chain.run.row(2, 3, watch).steps == 0
+    with pytest.raises(ExecutionError, match="step 2 failed"):
+        chain.run.step(2)
+
+
+def test_sessions_of_the_package_are_computed_one_by_one(package_only: None, news: int) -> None:
+    chain = Chain()
+    assert chain.run.row(0, 3, RowWatch(0, 0, NEVER, news)) is NOT_IN_A_ROW
+    assert chain.computed() == [False, False, False]

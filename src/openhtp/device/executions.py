@@ -338,6 +338,17 @@ class Executions:
         if job.failure is not None:
             self.loop.handle(AbortRequested(t=self.clock.now(), job=number))
 
+    def must_know_each_step(self, number: int) -> bool:
+        """Whether somebody looks at the steps of a job, or one of them is to fail."""
+        job = self.jobs.get(number)
+        return (
+            job is None
+            or job.profile_level >= _DETAILED
+            or self.recording.enabled
+            or job.graph.fault is not None
+            or job.failure is not None
+        )
+
     def _power_up(self, job: Job, now: int) -> None:
         """Raise the power votes of a job's client; the job's profile tells how long that takes."""
         power, core, profiled = self.power, job.graph.core, job.profile_level >= _DETAILED

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from openhtp.core.errors import InternalError, QnnError
 from openhtp.device.clock import Clock
-from openhtp.device.runner import Ended, Post, Runner
+from openhtp.device.runner import ONE_BY_ONE, Ended, Post, Runner
+from openhtp.engine.protocol import RowWatch
 from openhtp.sched.actions import Action, ArmTimer, AskYield, Finish, Grant, Outcome, Refuse, Release, Start
 from openhtp.sched.events import AbortRequested, Event, StepDone, StepYielded, TimerFired
 from openhtp.sched.recorder import Observer
@@ -25,6 +26,8 @@ from openhtp.sched.scheduler import Scheduler
 POLL_INTERVAL_NS = 100_000
 # Timers of ended jobs are thrown away once there are this many timers, and twice as many as live ones.
 TIMERS_KEPT = 1024
+# After so long in a row of steps the loop comes round, as signals of the process are handled in between.
+LONGEST_ROW_NS = 5_000_000
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,9 @@ class JobKeeper(Protocol):
     def step_ended(self, job: int, step: int, start_ns: int, end_ns: int) -> None:
         """A step was computed."""
 
+    def must_know_each_step(self, job: int) -> bool:
+        """Whether the end of every step has to be told, and not only that of the last of several in a row."""
+
     def failed(self, job: int, error: Exception) -> None:
         """Work for a job went wrong: the job is to end with this error, at the end of its step."""
 
@@ -84,6 +90,7 @@ class Loop:
         # Steps that could not be started, and calls to make before the next step is computed.
         self._not_started: deque[Ended | Callable[[], None]] = deque()
         self._last_poll = 0
+        self._news: int | None = None
         self._inbox: Inbox  # of the present turn
         self._do: dict[type, Callable[[int, Any], None]] = {
             Start: runner.start,
@@ -95,8 +102,12 @@ class Loop:
             Refuse: lambda t, action: None,
         }
 
-    def attach(self, post: Post) -> None:
-        """Give this loop a thread of its own, which sleeps in the inbox and is woken by ``post``."""
+    def attach(self, post: Post, news: int | None = None) -> None:
+        """Give this loop a thread of its own, which sleeps in the inbox and is woken by ``post``.
+
+        ``news`` is a descriptor that is readable while there is something in the inbox, what is posted included.
+        """
+        self._news = news
         self._runner.attach(post, self._go_on)
 
     def handle(self, event: Event) -> list[Action]:
@@ -216,10 +227,11 @@ class Loop:
         except SchedulerFailed as error:
             self._lost(job, error)
 
-    def _go_on(self, job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> bool:
-        """A step was computed on this thread. Look at the inbox, and return whether the job simply goes on.
+    def _go_on(self, job: int, step: int, token: int, steps: int, began_ns: int, ended_ns: int) -> RowWatch | None:
+        """A step was computed on this thread. Look at the inbox; unless the job simply goes on, return None.
 
-        If it does, the rest of the turn and the scheduler are skipped: yield points must cost almost nothing.
+        If it does, the rest of the turn and the scheduler are skipped, and while nothing comes, steps may even
+        follow each other without coming back here: yield points must cost almost nothing.
         """
         if ended_ns - self._last_poll >= POLL_INTERVAL_NS:
             self._inbox.poll(0)
@@ -231,9 +243,14 @@ class Loop:
         except Exception as error:
             self._end_not_told(job, step, error)
         if self.held or self._not_started or not self.scheduler.goes_on(job, token, steps):
-            return False
+            return None
         self._inbox.flush()
-        return True
+        if self._news is None or self._keeper.must_know_each_step(job):
+            return ONE_BY_ONE
+        until_ns = ended_ns + LONGEST_ROW_NS
+        if self._timers:
+            until_ns = min(until_ns, self._timers[0][0])
+        return RowWatch(self._last_poll, POLL_INTERVAL_NS, until_ns, self._news)
 
     def _fire_timers(self, end: int) -> None:
         while self._timers and self._timers[0][0] < end:

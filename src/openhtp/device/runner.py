@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.answers import bare, in_words
 from openhtp.device.jobs import Job
-from openhtp.engine.protocol import Run
+from openhtp.engine.protocol import RowDone, RowRun, RowWatch, Run
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import Pace, TimedRun
 
@@ -43,8 +43,11 @@ class Ended(NamedTuple):
 # Calls a function on the loop's thread; may be called from any thread.
 Post = Callable[[Callable[[], None]], None]
 # Takes the end of a step that was computed on the loop's thread: job, step, token of the first step in the row,
-# length of the row, and when this step began and ended. Returns whether the next step is to follow at once.
-GoOn = Callable[[int, int, int, int, int, int], bool]
+# length of the row, and when this step began and ended. Returns None unless the next step is to follow at once.
+# Otherwise it returns what ends a row of further steps, of which only the last has to be told; ``ONE_BY_ONE`` if
+# each has to be.
+GoOn = Callable[[int, int, int, int, int, int], RowWatch | None]
+ONE_BY_ONE = RowWatch(0, 0, 0, -1)
 
 
 class Runner(Protocol):
@@ -205,14 +208,24 @@ class InlineRunner:
         compute_step(job, step)
         end = clock()
         if go_on is not None:
-            while go_on(number, step, token, steps, now, end) and not self._ready:
-                step += 1
-                steps += 1
-                now = clock()
-                compute_step(job, step)
-                end = clock()
+            while (watch := go_on(number, step, token, steps, now, end)) is not None and not self._ready:
+                done, now, end = self._compute_on(job, step + 1, watch)
+                step += done
+                steps += done
         job.graph.note_step(end - now)
         return Ended(number, step, token, steps=steps, told=go_on is not None)
+
+    def _compute_on(self, job: Job, step: int, watch: RowWatch) -> RowDone:
+        """Compute a step and, if the run can do that by itself, those after it."""
+        if watch is not ONE_BY_ONE and step < job.graph.steps:
+            run = job.runs[0]
+            if isinstance(run, RowRun):
+                done = run.row(step, job.graph.steps, watch)
+                if done.steps:
+                    return done
+        began_ns = self._clock()
+        compute_step(job, step)
+        return RowDone(1, began_ns, self._clock())
 
     def soon(self, now: int) -> bool:
         """Whether an end waits to be handed over, or the next step is known to be short."""

@@ -82,7 +82,7 @@ class Server:
         self._intake = Intake(core.executions, self._row_or_queue(), self._on_duct_end)
         core.executions.on_broken = self._on_broken
         core.post = self._post
-        core.loop.attach(self._post)
+        core.loop.attach(self._post, self._epoll.fileno())
         core.run_elsewhere = lambda task, then: self._pool.submit(task, lambda: then(task.conclude()))
         self._watch(self._wake, self._on_wake)
         self._rests_until_ns: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p, create_string_buffer
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from openhtp.core.shared_library import FOREIGN_WHEEL, check_file, loading_failu
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort, part
 from openhtp.engine.opened import BoundSession, End
+from openhtp.engine.protocol import RowDone, RowWatch
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,14 @@ class ChosenOptions(NamedTuple):
     place: int
 
 
+class _Row(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("looked", "interval", "until", "began", "ended")),
+        ("news", c_int32),
+        ("done", c_int32),
+    )
+
+
 class Handle:
     """An object of the C side, released with this one. This one exists first, so no interrupt loses the other."""
 
@@ -100,6 +109,7 @@ class Native:
         self.describe = _function(library.openhtp_describe, c_void_p, c_void_p, *fields)
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
+        self.run_row = _function(library.openhtp_run_row, c_void_p, c_void_p, c_int, POINTER(_Row))
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
         self.has_products = bool(_function(library.openhtp_has_products, c_int)())
         places = (c_void_p,) * 3
@@ -259,7 +269,7 @@ class NativeSession:
             *(_End(*_where(name, array), is_output=1) for name, array in outputs.items()),
         )
         side.check(side.bind(self._handle.place, ends, len(ends), byref(handle.place)))
-        return BoundSession(partial(side.run, handle.place), (handle, self))
+        return BoundSession(partial(side.run, handle.place), (handle, self), handle.place.value or 0)
 
 
 def _read_ends(words: Iterator[bytes]) -> list[End]:
@@ -295,6 +305,35 @@ def _sizes(shape: tuple[int, ...]) -> Any:
 
 
 _type_number = lru_cache(maxsize=64)(onnx_type)
+
+
+class NativeRow:
+    """Bound sessions that can be computed one after another without coming back to Python."""
+
+    __slots__ = ("_places", "_row", "_side")
+
+    def __init__(self, side: Native, places: Sequence[int]) -> None:
+        self._side = side
+        self._places = (c_void_p * len(places))(*places)
+        self._row = _Row()
+
+    def run(self, first: int, end: int, watch: RowWatch) -> RowDone:
+        """Compute from ``first`` to before ``end``, or until the watch has news. One that fails does not count."""
+        row = self._row
+        row.looked, row.interval, row.until, row.news = watch
+        begin = byref(self._places, first * ctypes.sizeof(c_void_p))
+        failed = self._side.run_row(begin, end - first, byref(row))
+        if failed:
+            self._side.words(failed)  # forgets it; computed by itself it fails again, and is reported then
+        return RowDone(row.done, row.began, row.ended)
+
+
+def native_row(bound: Sequence[BoundSession]) -> NativeRow | None:
+    """The same sessions as a row; None if there is one only, or one of the runtime's package."""
+    if len(bound) < 2:
+        return None
+    side, places = native(), [one.place for one in bound]
+    return NativeRow(side, places) if side is not None and all(places) else None
 
 
 def failure(status: object) -> str:

@@ -25,11 +25,12 @@ class End(NamedTuple):
 class BoundSession(NamedTuple):
     """A session with places to read and write. ``call`` computes; it raises or returns words if that failed.
 
-    ``kept`` has to live as long as it is called.
+    ``kept`` has to live as long as it is called. ``place`` is where the C side has it; 0 for one of the package.
     """
 
     call: Callable[[], object]
     kept: object
+    place: int = 0
 
 
 class ComputeSession(Protocol):

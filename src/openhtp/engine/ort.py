@@ -33,12 +33,12 @@ from openhtp.core.tensor import TensorSpec
 from openhtp.core.units import MIB
 from openhtp.engine.cutting import make_stages, prepare
 from openhtp.engine.lowering import lower_program
-from openhtp.engine.native import failure, native
+from openhtp.engine.native import failure, native, native_row
 from openhtp.engine.native_kv import Mirrors, NativeState
 from openhtp.engine.opened import BoundSession, PackagedSession
 from openhtp.engine.own_ops import ChainedProgram, has_own_ops, load_in_turns
 from openhtp.engine.prepared import Unusable, open_prepared, pack_prepared
-from openhtp.engine.protocol import Rehearsal
+from openhtp.engine.protocol import NOT_IN_A_ROW, Rehearsal, RowDone, RowWatch
 from openhtp.engine.seal import fingerprint, read_key
 from openhtp.engine.segments import cuts_of
 from openhtp.engine.sessions import SegmentSession, Staged
@@ -68,12 +68,13 @@ _LONG_NS = 1_000_000
 class OrtRun:
     """One execution's bindings. ``step`` is one call into the runtime: about two microseconds of our own."""
 
-    __slots__ = ("_calls", "_kept")
+    __slots__ = ("_calls", "_kept", "_row")
 
     def __init__(self, bound: Sequence[BoundSession], kept: tuple[Any, ...]) -> None:
         """``kept`` is memory that the calls read and write by its address."""
         self._calls = [one.call for one in bound]
         self._kept = (kept, bound)
+        self._row = native_row(bound)
 
     def step(self, index: int) -> None:
         """Compute one segment."""
@@ -83,6 +84,10 @@ class OrtRun:
             raise ExecutionError(f"step {index} failed in the CPU runtime: {error}") from error
         if failed:
             raise ExecutionError(f"step {index} failed in the CPU runtime: {failure(failed)}")
+
+    def row(self, first: int, end: int, watch: RowWatch) -> RowDone:
+        """Compute segments in a row, where sessions are made by the C side."""
+        return NOT_IN_A_ROW if self._row is None else self._row.run(first, end, watch)
 
     def rehearse(self) -> bool:
         """Compute the first segment on what lies in its arrays, outside of any execution; whether that worked."""
@@ -145,6 +150,11 @@ class NativeRun:
         self._run.step(index)
         if index == self._last:
             self._state.end()
+
+    def row(self, first: int, end: int, watch: RowWatch) -> RowDone:
+        """Compute segments in a row, except for those that look at the cache."""
+        end, run = min(end, self._last), self._run
+        return run.row(first, end, watch) if 0 < first < end and isinstance(run, OrtRun) else NOT_IN_A_ROW
 
 
 class OrtProgram:

@@ -27,6 +27,42 @@ class Run(Protocol):
         """Compute one step. Raises a QnnError when the computation itself fails."""
 
 
+class RowWatch(NamedTuple):
+    """What ends a row of steps before its last one. Times are of the monotonic clock, in nanoseconds.
+
+    At the end of a step, ``news`` (a descriptor) is looked at if the last look was ``interval_ns`` ago; no step
+    begins after it has become readable, nor after ``until_ns``.
+    """
+
+    looked_ns: int
+    interval_ns: int
+    until_ns: int
+    news: int
+
+
+class RowDone(NamedTuple):
+    """How many steps of a row were computed, and when the last of them began and ended."""
+
+    steps: int
+    began_ns: int
+    ended_ns: int
+
+
+NOT_IN_A_ROW = RowDone(0, 0, 0)
+
+
+@runtime_checkable
+class RowRun(Run, Protocol):
+    """A run that can compute steps in a row by itself: between two of them it takes a fraction of our own time."""
+
+    def row(self, first: int, end: int, watch: RowWatch) -> RowDone:
+        """Compute steps from ``first`` to before ``end``.
+
+        A step that cannot be computed in a row, or fails there, ends the row and does not count: ``step`` says
+        what is wrong with it.
+        """
+
+
 @runtime_checkable
 class StoppableRun(Run, Protocol):
     """A run whose step can be interrupted."""

@@ -10,11 +10,13 @@
  *
  * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
  * caches follow them. */
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -356,6 +358,48 @@ API status openhtp_bind(void *session, const struct end *ends, size_t count, str
 API status openhtp_run(struct bound *bound)
 {
     return CALL(RUN_WITH_BINDING, void *, const void *, void *)(bound->session, NULL, bound->binding);
+}
+
+/* How a row of sessions is computed, and where it ended. Times are of the monotonic clock, in ns. */
+struct row {
+    int64_t looked;   /* when the descriptor was last looked at */
+    int64_t interval; /* how often it is looked at, at most */
+    int64_t until;    /* no session begins after this */
+    int64_t began, ended; /* of the last session that was computed */
+    int32_t news;     /* a descriptor; no session begins after it has become readable */
+    int32_t done;     /* how many were computed */
+};
+
+static int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Computes sessions one after another, at least one unless that fails. */
+API status openhtp_run_row(struct bound *const *bound, int count, struct row *row)
+{
+    struct pollfd news = {row->news, POLLIN, 0};
+    row->done = 0;
+    row->ended = monotonic_ns();
+    while (row->done < count) {
+        int64_t began = row->ended;
+        status failed = openhtp_run(bound[row->done]);
+        if (failed)
+            return failed;
+        row->done++;
+        row->began = began;
+        row->ended = monotonic_ns();
+        if (row->ended >= row->until)
+            break;
+        if (row->ended - row->looked >= row->interval) {
+            row->looked = row->ended;
+            if (poll(&news, 1, 0))
+                break;
+        }
+    }
+    return NULL;
 }
 
 API status openhtp_create_container(void **made)
