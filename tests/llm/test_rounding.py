@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
+import openhtp as htp
 from openhtp import llm
 from openhtp.core.errors import InvalidArgument
 from openhtp.llm.balancing import Extent
@@ -147,3 +150,38 @@ def test_texts_abreast_are_texts_of_their_own(tiny: llm.Llama) -> None:
 def test_an_unknown_rounding_is_refused(tiny: llm.Llama) -> None:
     with pytest.raises(InvalidArgument, match="rounding is 'best'; expected nearest, compensated"):
         llm.export(tiny, rounding="best")
+
+
+def test_two_halves_have_steps_that_are_two_hundred_times_smaller(tiny: llm.Llama) -> None:
+    (high, coarse), (low, fine) = Levels(tiny, {}, 0).halves_of("output")
+    whole = high * np.array(coarse.scales)[:, None] + low * np.array(fine.scales)[:, None]
+    assert np.abs(whole - tiny.weights["output"]).max() <= 0.51 * max(fine.scales)
+    assert max(fine.scales) < max(coarse.scales) / 200
+
+
+@pytest.mark.parametrize(
+    "others", [{}, {"logit_cap": 30.0}, {"biases": ("down",)}], ids=["plain", "capped", "with a bias"]
+)
+def test_wide_weights_are_nearer_to_the_float_model(device: htp.Device, others: dict[str, Any]) -> None:
+    sizes = {"layers": 1, "hidden": 64, "heads": 1, "kv_heads": 1, "head_dim": 64, "vocab": 96, "ffn": 96}
+    model = llm.Llama(**sizes, context=256, **others)
+    # One large column, so that the steps of all rows are large; nothing is multiplied with it.
+    model.weights["output"][:, 7] *= 40
+    model.weights["norm"][7] = 0.0
+    model.weights["layers.0.down"][:, 7] *= 40
+    model.weights["layers.0.up"][7] = 0.0
+    if "layers.0.down_bias" in model.weights:
+        model.weights["layers.0.down_bias"] += 1.0
+    exact, errors = model.forward(TEXT)[0], {}
+    for wide in ((), ("output",), ("output", "down")):
+        bundle = llm.export(model, ar=(4, 1), calibration=TEXT, rounding="nearest", precision="w8a16", wide=wide)
+        with llm.Generator(bundle, device) as chat:
+            errors[wide] = np.sqrt(np.mean((asyncio.run(chat.score(TEXT)) - exact) ** 2))
+    assert errors["output",] < errors[()] * 0.8
+    assert errors["output", "down"] < errors["output",] / 2
+
+
+@pytest.mark.parametrize("wide", [("input",), "output,down", 3])
+def test_other_wide_weights_are_refused(tiny: llm.Llama, wide: Any) -> None:
+    with pytest.raises(InvalidArgument, match="expected some of wq, wk, wv, wo, gate, up, down, output"):
+        llm.export(tiny, wide=wide)

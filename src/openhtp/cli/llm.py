@@ -47,6 +47,12 @@ _SOC = "SM8750"
 Model = Annotated[Path, typer.Argument(help="Folder of a checkpoint, or of an exported bundle.")]
 Soc = Annotated[str | None, typer.Option(help="Chip to emulate; SM8650, unless a config names one.")]
 Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
+Wide = Annotated[
+    str,
+    typer.Option(
+        help="Weights of 16 bits, as two of 8: output,down is nearer to the float model; tokens take longer."
+    ),
+]
 Context = Annotated[
     int | None, typer.Option(help="Tokens of the KV cache; the model's own, up to 4096, unless given.")
 ]
@@ -165,6 +171,7 @@ def export(
     rounding: Annotated[
         str | None, typer.Option(help="Of weights: nearest, or compensated (the default for small models).")
     ] = None,
+    wide: Wide = "",
     adapter: Annotated[
         list[Path] | None, typer.Option(help="Folder of a LoRA adapter (PEFT) to have in the bundle; repeatable.")
     ] = None,
@@ -187,6 +194,7 @@ def export(
             masked_softmax=masked_softmax,
             calibration=ids,
             rounding=rounding,
+            wide=wide.split(",") if wide else (),
             adapters=[lm.load_adapter(folder, loaded.config) for folder in adapter or ()],
         )
         bundle.save(output)

@@ -9,7 +9,12 @@ Some elements of keys are nearly the same in all places of a text, far from zero
 of a layer: it adds the same to all scores of a query, which their shares do not show. Keys turn from place to
 place, so their ranges are those of every place in the context, wherever the text had them.
 
-Before that, each pair of elements that turns together is turned by an angle more, as are its queries, so their
+Before that, the residual stream gets another basis. The layers hand on one vector a token. Every matrix reads it
+behind a norm or adds to it, and a norm does not change when the vector is turned, so all of them can turn with
+it once the norms' weights are part of the matrices behind them. Steps of a row are as large as its largest weight
+asks for, so a basis is better in which the largest weights are smaller; it is found by descent.
+
+Then each pair of elements that turns together is turned by an angle more, as are its queries, so their
 product stays as it is. Where a pair of keys lies far from zero and turns slowly, the angle decides how large a
 square has to be that holds the pair in all places of the context. Such a pair makes most of the error of 8-bit
 keys.
@@ -39,6 +44,18 @@ _LEAST = 1e-3
 # Directions in which the extent of keys is measured, a multiple of four, and places that each key is turned to.
 _DIRECTIONS = 96
 _PLACES = 33
+# The matrices behind each norm of a layer, and those that add to the residual stream.
+_BEHIND = {"attention_norm": ("wq", "wk", "wv"), "ffn_norm": ("gate", "up")}
+_ADDING = ("wo", "down")
+# Steps of a descent, and by how much the first one turns each axis, in radians.
+_DESCENT = 112
+_FIRST_TURN = 0.05
+_MOMENTUM = 0.9
+# The norms of a row that stand for its largest weight, in the first and in the second half of a descent.
+_EXPONENTS = (18, 34)
+# Rows of the output matrix that are looked at, and floating-point operations that a descent may take.
+_MOST_ROWS = 2048
+_MOST_WORK = 3e11
 
 Angles = npt.NDArray[np.float64]
 
@@ -297,6 +314,115 @@ def framed(
     return framing.of_model(model), others, [framing.of_run(added) for added in runs]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Basis:
+    """Other axes for the residual stream, as the columns of a matrix, and the weights that norms had before."""
+
+    axes: Array
+    norms: Mapping[str, Array]
+
+    def of_model(self, model: Llama) -> Llama:
+        """The same model in other weights; the norms that matrices follow have the weight 1."""
+        weights = {name: self._turned(name, weight) for name, weight in model.weights.items()}
+        weights |= {name: np.ones_like(weight) for name, weight in self.norms.items()}
+        # The output matrix has the weights of a norm in it, so it is no longer the embedding.
+        return Llama.of(dataclasses.replace(model.config, tied=False), weights, tokenizer=model.tokenizer)
+
+    def of_adapter(self, adapter: Adapter) -> Adapter:
+        """The same adapter beside those weights."""
+        return dataclasses.replace(adapter, matrices=self.of_run(adapter.matrices))
+
+    def of_run(self, added: Mapping[str, Thin]) -> dict[str, Thin]:
+        """The matrices that an adapter adds, beside those weights."""
+        return {
+            name: Thin(thin.down, self._turned(name, thin.up))
+            if name.endswith(_ADDING)
+            else Thin(self._turned(name, thin.down), thin.up)
+            for name, thin in added.items()
+        }
+
+    def _turned(self, name: str, weight: Array) -> Array:
+        """A weight that reads the residual stream, or adds to it, in terms of the new axes."""
+        kind = name.rpartition(".")[2]
+        if name == "embed":
+            return np.asarray(weight @ self.axes, np.float32)
+        if kind.removesuffix("_bias") in _ADDING:
+            return np.asarray(self.axes.T @ weight, np.float32)
+        norm = norm_before(name)
+        return weight if norm is None else np.asarray((weight * self.norms[norm]) @ self.axes, np.float32)
+
+
+def norm_before(name: str) -> str | None:
+    """The norm whose results a matrix is multiplied with, if it reads the residual stream."""
+    layer, _, kind = name.rpartition(".")
+    if name == "output":
+        return "norm"
+    return next((f"{layer}.{norm}" for norm, kinds in _BEHIND.items() if kind in kinds), None)
+
+
+def basis_for(model: Llama) -> Basis | None:
+    """Axes on which the largest weights of rows are smaller.
+
+    None if norms follow matrices, as their weights belong to the old axes, or if looking for axes takes too long.
+    """
+    if model.config.post_norms:
+        return None
+    descent = _Descent(model)
+    norms = {norm: model.weights[norm] for norm in map(norm_before, model.weights) if norm is not None}
+    return Basis(descent.axes(), norms) if descent.steps else None
+
+
+class _Descent:
+    """Looks for the axes on which the largest weights of the output matrix and of ``down`` are smallest.
+
+    These two make most of the error of 8-bit weights.
+    """
+
+    def __init__(self, model: Llama) -> None:
+        self._size = model.config.hidden
+        output = np.asarray(model.weights["output"] * model.weights["norm"], np.float32)
+        output = output[:: -(-len(output) // _MOST_ROWS)]
+        self._output: Array = output / _largest_weights(output)
+        downs = [model.weights[f"layers.{layer}.down"] for layer in range(model.config.layers)]
+        self._downs = [down / _largest_weights(down) for down in downs]
+        work = 4 * self._size * (output.size + downs[0].size)
+        self.steps = min(_DESCENT, int(_MOST_WORK / work))
+
+    def axes(self) -> Array:
+        """The axes, as the columns of a matrix."""
+        axes: Array = np.eye(self._size, dtype=np.float32)
+        whole, pace = axes, np.zeros_like(axes)
+        for step in range(self.steps):
+            down = self._downs[step % len(self._downs)]
+            exponent = _EXPONENTS[2 * step // self.steps]
+            slope = self._output.T @ _slope(self._output @ axes, exponent)
+            slope += down @ _slope(axes.T @ down, exponent).T
+            turn = axes.T @ slope
+            pace = np.asarray(_MOMENTUM * pace + (turn - turn.T), np.float32)
+            length = float(np.sqrt(np.square(pace).sum(axis=1).mean())) + 1e-30
+            half = pace * np.float32(_FIRST_TURN * (1 - step / self.steps) / length / 2)
+            # This quotient is orthogonal for any antisymmetric matrix.
+            axes = np.asarray(axes @ np.linalg.solve(whole + half, whole - half), np.float32)
+        left, _, right = np.linalg.svd(axes.astype(np.float64))
+        return np.asarray(left @ right, np.float32)
+
+
+def _largest_weights(matrix: Array) -> np.float32:
+    """The largest weights of all rows, as the root of the sum of their squares."""
+    return np.float32(max(np.sqrt(np.square(np.abs(matrix).max(axis=1)).sum()), 1e-20))
+
+
+def _slope(matrix: Array, exponent: int) -> Array:
+    """How the squares of rows' norms with that exponent, less 2 a power of 2, grow with each weight."""
+    shares = np.abs(matrix)
+    shares /= np.maximum(shares.max(axis=1, keepdims=True), np.float32(1e-20))
+    squares = power = np.square(shares)
+    for _ in range((exponent - 2).bit_length() - 2):
+        power = np.square(power)
+    totals = (power * squares).sum(axis=1, keepdims=True)
+    return np.asarray(power * matrix * totals ** np.float32(2 / exponent - 1), np.float32)
+
+
 def balanced(
     model: Llama,
     adapters: Sequence[Adapter],
@@ -305,12 +431,17 @@ def balanced(
     *,
     context: int,
     wide: bool,
+    rebased: bool = False,
 ) -> tuple[Llama, list[Adapter], Ranges]:
     """The model and its adapters with even keys and values, measured on some text, and the ranges of keys.
 
     ``runs`` as for ranges. ``wide``: activations have steps to spare, so keys can be centred, and the inputs of
-    ``down`` may be uneven.
+    ``down`` may be uneven. ``rebased``: the residual stream may have other axes.
     """
+    basis = basis_for(model) if rebased else None
+    if basis is not None:
+        model, adapters = basis.of_model(model), [basis.of_adapter(adapter) for adapter in adapters]
+        runs = [basis.of_run(added) for added in runs]
     model, adapters, runs = framed(model, adapters, runs, windows, context=context, centred=wide)
     extent = Extent(model.config, context, centred=wide)
     for added in runs or ({},):

@@ -49,6 +49,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     ar: list[int]
     parts: list[list[int]]
     precision: str
+    # Kinds of weights that are stored as two matrices of 8 bits.
+    wide: list[str] = []
     native_kv: bool
     native_out: bool
     masked_softmax: str

@@ -24,7 +24,16 @@ from openhtp.llm.bundle import About, Bundle, EmbeddingEncoding, graph_name
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.graphs import PartPlan, part_graph, stored_table
 from openhtp.llm.model import Llama, Thin
-from openhtp.llm.quantizing import Levels, Precision, Ranges, Seen, calibrate, calibration_windows, precision_named
+from openhtp.llm.quantizing import (
+    INPUTS,
+    Levels,
+    Precision,
+    Ranges,
+    Seen,
+    calibrate,
+    calibration_windows,
+    precision_named,
+)
 from openhtp.options import GRAPH
 from openhtp.program.binary import BinaryInfo, write_binary
 from openhtp.program.sections import pack_section
@@ -56,6 +65,7 @@ def export(
     ar: Sequence[int] = (128, 32, 1),
     parts: int = 1,
     precision: str = "w8a16",
+    wide: Sequence[str] = (),
     native_kv: bool | None = None,
     native_out: bool = False,
     concat_kv: bool = False,
@@ -74,16 +84,14 @@ def export(
         ar: how many tokens the graphs take at a time; all share one set of weights.
         parts: how many graphs a pass is split into; fewer yields, or shorter blocking.
         precision: ``w8a16``, ``w8a8`` or ``w4a16``.
-        native_kv: keep the cache in the matrix unit's layout: the default where it fits, unless ``concat_kv``.
+        wide: weights stored as two matrices of 8 bits, such as ``("output", "down")``: nearer to the float model.
+        native_kv: keep the cache in the matrix unit's layout: the default where it fits without ``concat_kv``.
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
-        concat_kv: graphs as AI Hub exports them for Genie: the cache is flat and shorter by the new tokens, which
-            Concat puts behind it.
+        concat_kv: graphs as AI Hub exports them for Genie: Concat puts new tokens behind a shorter, flat cache.
         embedding_input: graphs take rows of the embedding, which Genie looks up or an app gives, not tokens.
-        masked_softmax: the pattern ``"A"``, ``"B"`` or ``"C"`` of masked attention; ``"none"`` adds the mask. With
-            8-bit activations C unless given, otherwise none.
+        masked_softmax: ``"A"``, ``"B"`` or ``"C"`` (the default with 8-bit activations); ``"none"`` adds the mask.
         calibration: token numbers of a text to find ranges with; what the model writes itself unless given.
-        rounding: of weights: ``"nearest"``, or ``"compensated"``: some make up for the errors of others; slow for
-            wide models, the default for up to 100 million weights.
+        rounding: of weights: ``"nearest"``, or ``"compensated"`` (the default up to 100 million weights; slow).
         adapters: LoRA adapters (``load_adapter``) that the bundle can be run with, one at a time, or without any.
         progress: called with the present work and how far it is.
     """
@@ -100,6 +108,7 @@ def export(
         ar=list(steps),
         parts=_borders(model.config.layers, _checked_parts(parts, model)),
         precision=chosen.name,
+        wide=_checked_wide(wide),
         native_kv=native,
         native_out=native_out,
         masked_softmax=_pattern(masked_softmax, chosen),
@@ -133,7 +142,10 @@ def _quantized(
     room = plan_for(adapters) if adapters else None
     _tell(progress, "making keys and values even", 0.0)
     runs, wide = _runs(room, adapters, model), precision_named(about.precision).activation.bits == 16
-    model, adapters, key_ranges = balanced(model, adapters, runs, windows, context=about.contexts[-1], wide=wide)
+    rebased = compensates and wide and not embedded
+    model, adapters, key_ranges = balanced(
+        model, adapters, runs, windows, context=about.contexts[-1], wide=wide, rebased=rebased
+    )
     room = plan_for(adapters) if adapters else None
     report = functools.partial(_tell, progress, "calibrating")
     seen = calibrate(model, windows, _runs(room, adapters, model), moments=compensates, progress=report)
@@ -185,6 +197,7 @@ def _binaries(
     Also the graphs of each, and what is updateable in them.
     """
     chosen, count = precision_named(about.precision), len(about.parts)
+    chosen = dataclasses.replace(chosen, wide=frozenset(about.wide))
     ranges, levels = _completed(model, seen.ranges), Levels(model, seen.moments, seen.tokens)
     options = CompileOptions(graph=GRAPH.read({"weights_packing": chosen.weight_bits == _NARROW}))
     binaries, ends = [], []
@@ -287,6 +300,13 @@ def _check_sizes(model: Llama, length: int, ar: Sequence[int], *, native: bool, 
         raise InvalidArgument("native_out without native_kv; expected both, or neither")
     if round_up(ar[0]) > length:
         raise InvalidArgument(f"AR-{ar[0]} does not fit a context of {length} tokens")
+
+
+def _checked_wide(wide: object) -> list[str]:
+    kinds = items_of(wide, len(INPUTS))
+    if kinds is None or not set(kinds) <= set(INPUTS):
+        raise InvalidArgument(f"wide is {shown(wide)}; expected some of {', '.join(INPUTS)}")
+    return sorted({str(kind) for kind in kinds})
 
 
 def _checked_parts(parts: object, model: Llama) -> int:

@@ -18,13 +18,22 @@ import numpy.typing as npt
 from openhtp.core.dtype import DType
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.opcall import OpCall
-from openhtp.core.quant import Encoding, ScaleOffset
+from openhtp.core.quant import AxisScaleOffset, Encoding, ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
 from openhtp.llm.model import KEY_CENTRE, Llama, product_factor
-from openhtp.llm.quantizing import FIXED, Levels, Precision, Range, Ranges, activation_encoding, kv_encoding
+from openhtp.llm.quantizing import (
+    FIXED,
+    INPUTS,
+    Levels,
+    Precision,
+    Range,
+    Ranges,
+    activation_encoding,
+    kv_encoding,
+)
 
 # Masked scores are this much lower than any other, or more: their share rounds to nothing.
 MASK_DEPTH = 20.0
@@ -370,23 +379,47 @@ class _Part:
 
     def _linear(self, name: str, x: TensorSpec, weight: str, *, bits: int | None = None) -> TensorSpec:
         width = self._precision.weight_bits if bits is None else bits
-        stored, quant = self._levels.of(self._name(weight), width)
-        factors = [self._scribe.constant(self._name(weight), stored, DType.SFIXED_POINT_8, quant)]
-        if weight in self._config.biases:
-            assert isinstance(x.quant, ScaleOffset)
-            steps, encoding = self._levels.bias_of(self._name(weight), width, x.quant.scale)
-            bias = self._name(f"{weight}_bias")
-            factors.append(self._scribe.constant(bias, steps, DType.SFIXED_POINT_32, encoding))
         output = self._name(name) if name != "logits" else "logits_rows"
         if self._room is not None and self._name(weight) in self._room.ranks:
-            base = self._product(f"{output}_base", x, factors, f"{name}_base")
+            base = self._multiplied(f"{output}_base", x, weight, f"{name}_base", width)
             return self._binary(name, "ElementWiseAdd", base, self._added(name, x, weight))
-        return self._product(output, x, factors, name)
+        return self._multiplied(output, x, weight, name, width)
 
-    def _product(self, output: str, x: TensorSpec, factors: Sequence[TensorSpec], name: str) -> TensorSpec:
+    def _multiplied(self, output: str, x: TensorSpec, weight: str, name: str, width: int) -> TensorSpec:
+        """A product with a weight, plus its bias if it has one; a wide weight is the sum of two."""
+        full = self._name(weight)
+        if weight not in self._precision.wide:
+            stored, quant = self._levels.of(full, width)
+            matrix = self._scribe.constant(full, stored, DType.SFIXED_POINT_8, quant)
+            return self._product(output, x, [matrix, *self._bias(weight, x, quant)], self._encoding(name))
+        high, low = (
+            self._scribe.constant(f"{full}_{half}", stored, DType.SFIXED_POINT_8, quant)
+            for half, (stored, quant) in zip(("high", "low"), self._levels.halves_of(full), strict=True)
+        )
+        assert isinstance(high.quant, AxisScaleOffset)
+        first = self._product(
+            f"{output}_high", x, [high, *self._bias(weight, x, high.quant)], self._encoding(name)
+        )
+        # No x within its range makes a product with the second matrix larger than this.
+        most = self._levels.longest_row(full) * max(map(abs, self._range(INPUTS[weight])))
+        second = self._product(f"{output}_low", x, [low], activation_encoding((-most, most), self._dtype))
+        sums = [first, second]
+        return self._scribe.made(output, "ElementWiseAdd", sums, first.shape, quant=self._encoding(name))
+
+    def _bias(self, weight: str, x: TensorSpec, quant: AxisScaleOffset) -> list[TensorSpec]:
+        """The bias of a weight that is stored with some scales, if it has one."""
+        if weight not in self._config.biases:
+            return []
+        assert isinstance(x.quant, ScaleOffset)
+        steps, encoding = self._levels.bias_of(self._name(weight), quant, x.quant.scale)
+        return [self._scribe.constant(self._name(f"{weight}_bias"), steps, DType.SFIXED_POINT_32, encoding)]
+
+    def _product(
+        self, output: str, x: TensorSpec, factors: Sequence[TensorSpec], quant: ScaleOffset
+    ) -> TensorSpec:
         """A product with a matrix, plus its bias if that is given, too."""
         shape = (x.shape[0], factors[0].shape[0])
-        return self._scribe.made(output, "FullyConnected", [x, *factors], shape, quant=self._encoding(name))
+        return self._scribe.made(output, "FullyConnected", [x, *factors], shape, quant=quant)
 
     def _added(self, name: str, x: TensorSpec, weight: str) -> TensorSpec:
         """The sum that an adapter adds: a product with two thin matrices that can be exchanged."""
@@ -395,7 +428,8 @@ class _Part:
         for half, half_name in zip(halves, ("down", "up"), strict=True):
             empty = np.zeros(half.shape, half.dtype.numpy)
             matrix = self._scribe.constant(half.name, empty, half.dtype, half.quant, updateable=True)
-            x = self._product(self._name(f"{name}_{half_name}"), x, [matrix], f"{name}_{half_name}")
+            step = f"{name}_{half_name}"
+            x = self._product(self._name(step), x, [matrix], self._encoding(step))
         return x
 
     def _binary(self, name: str, op: str, left: TensorSpec, right: TensorSpec) -> TensorSpec:

@@ -26,6 +26,8 @@ class Precision:
     name: str
     weight_bits: int
     activation: DType
+    # Kinds of weights that have 16 bits instead, as two matrices of 8.
+    wide: frozenset[str] = frozenset()
 
 
 PRECISIONS = {
@@ -159,6 +161,9 @@ _LEAST_DAMPING = 0.01
 _MOST_BIAS = 2**31 - 1
 
 
+Stored = tuple[npt.NDArray[np.int8], AxisScaleOffset]
+
+
 class Levels:
     """All matrices of a model in steps, each computed once for all graphs."""
 
@@ -170,24 +175,37 @@ class Levels:
         self._model = model
         self._moments = moments
         self._tokens = tokens
-        self._known: dict[tuple[str, int], tuple[npt.NDArray[np.int8], AxisScaleOffset]] = {}
+        self._known: dict[tuple[str, int], Stored] = {}
 
-    def of(self, name: str, bits: int) -> tuple[npt.NDArray[np.int8], AxisScaleOffset]:
+    def of(self, name: str, bits: int) -> Stored:
         """A matrix [out, in] in signed steps, with one scale for each output; 4-bit steps are stored in 8 bits."""
         if (name, bits) not in self._known:
             factor = np.float32(product_factor(name, self._model.config))
             self._known[name, bits] = self._rounded(name, self._model.weights[name] * factor, bits)
         return self._known[name, bits]
 
-    def bias_of(self, name: str, bits: int, input_scale: float) -> tuple[npt.NDArray[np.int32], AxisScaleOffset]:
-        """A matrix's bias in steps of its products, for an input with that scale."""
-        scales = np.array(self.of(name, bits)[1].scales) * input_scale
+    def halves_of(self, name: str) -> tuple[Stored, Stored]:
+        """A matrix as the sum of two in 8-bit steps: the second one is what the steps of the first one leave."""
+        matrix = self._model.weights[name] * np.float32(product_factor(name, self._model.config))
+        high = _nearest(matrix)
+        return high, _nearest(matrix - high[0] * np.array(high[1].scales, np.float32)[:, None])
+
+    def longest_row(self, name: str) -> float:
+        """The largest sum of a row of a matrix's second half, without signs."""
+        stored, quant = self.halves_of(name)[1]
+        return float((np.abs(stored.astype(np.int64)).sum(axis=1) * np.array(quant.scales)).max())
+
+    def bias_of(
+        self, name: str, quant: AxisScaleOffset, input_scale: float
+    ) -> tuple[npt.NDArray[np.int32], AxisScaleOffset]:
+        """A matrix's bias in steps of its products, for the scales of the matrix and that of its input."""
+        scales = np.array(quant.scales) * input_scale
         factor = product_factor(name, self._model.config)
         steps = np.rint(self._model.weights[f"{name}_bias"].astype(np.float64) * factor / scales)
         stored = np.clip(steps, -_MOST_BIAS, _MOST_BIAS).astype(np.int32)
         return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
 
-    def _rounded(self, name: str, matrix: Array, bits: int) -> tuple[npt.NDArray[np.int8], AxisScaleOffset]:
+    def _rounded(self, name: str, matrix: Array, bits: int) -> Stored:
         highest = (1 << (bits - 1)) - 1
         scales = np.maximum(np.abs(matrix).max(axis=1), 1e-8) / highest
         layer, _, kind = name.rpartition(".")
@@ -197,6 +215,13 @@ class Levels:
             steps = made_up_for(steps, moments, highest, max(_LEAST_DAMPING, len(moments) / self._tokens))
         stored = np.clip(np.rint(steps), -highest, highest).astype(np.int8)
         return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
+
+
+def _nearest(matrix: Array) -> Stored:
+    """A matrix in 8-bit steps, each weight rounded to the nearest."""
+    scales = np.maximum(np.abs(matrix).max(axis=1), 1e-8) / 127
+    stored = np.rint(matrix / scales[:, None]).astype(np.int8)
+    return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
 
 
 def made_up_for(steps: Array, moments: npt.NDArray[np.float64], highest: int, damping: float) -> Array:
