@@ -335,7 +335,9 @@ def test_every_way_to_interpolate_has_the_same_bits(
     ways.append([resized(numbers, sizes, word, **each) for each in params for word in words])
     monkeypatch.setattr(emitter.NodeEmitter, "own_node", lambda *words, **attributes: "")
     ways.append([resized(numbers, sizes, word, **each) for each in params for word in words])
-    for way in ways[:-1]:
+    # Along some of the axes, the last bits of the runtime's operator depend on the order of all axes.
+    whole = len(sizes) > 1 and all(size != out for size, out in zip(numbers.shape[1:-1], sizes, strict=True))
+    for way in ways[0 if whole else 1 : -1]:
         for got, wanted in zip(way, ways[-1], strict=True):
             np.testing.assert_array_equal(got, wanted)
     matrices = [

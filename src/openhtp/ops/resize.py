@@ -87,10 +87,9 @@ def _lower(node: Node, e: Emitter) -> None:
     return e.put(0, e.node("Resize", [e.value(0), "", "", sizes], **attrs))
 
 
-# Interpolation with the same bits on every processor. The runtime's own operator has them for a linear one along
-# all axes of a picture or a volume, on x86. Elsewhere it rounds a product and a sum at once. Along some of the
-# axes, its results depend on the order of axes that its optimiser chooses, and a cubic one fails in one of these
-# orders (decision 037).
+# Interpolation with the same bits on every processor. Where it is not on x86, the runtime's own operator rounds a
+# product and a sum at once. A cubic one fails on x86 in one of the orders of axes that its optimiser chooses
+# (decision 037).
 
 Floats = npt.NDArray[np.float32]
 
@@ -106,11 +105,9 @@ class Taps:
 
 def _is_the_runtimes(node: Node, mode: Mode, e: Emitter) -> bool:
     """Whether the runtime's own operator is to compute it."""
-    pairs = list(zip(node.shape()[1:-1], node.outputs[0].shape[1:-1], strict=True))
-    if all(size == out for size, out in pairs):
+    if node.shape() == node.outputs[0].shape:
         return True
-    whole = len(pairs) > 1 and all(size != out for size, out in pairs)
-    return mode.kind == "linear" and whole and e.rounds_products_alone
+    return mode.kind == "linear" and e.rounds_products_alone
 
 
 def _interpolated(node: Node, e: Emitter, mode: Mode) -> str:
