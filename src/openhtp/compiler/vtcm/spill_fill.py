@@ -37,12 +37,16 @@ _PRODUCT = "matmul"
 _ATTENDING = frozenset({_PRODUCT, "softmax", "affine", "add", "divide", "multiply"})
 _STRIPS_UNDER_WINDOW = 4
 """Strips of an input while a window moves over it: that of the window, one on either side, and the next."""
+_HALVING = 1.5
+"""A picture is halved if it has so many times the strips of the result, which may be filled up."""
 _STRIPS_UNDER_STEM = 4
 _TOO_LARGE_STEM = 2
 """The first convolution of a picture is passed on in strips only if it has more than so many times the VTCM."""
 _LEAST_LARGE_PICTURE = 5 * MIB // 2
 _LARGE_PICTURE = 1.25
 """A picture in blocks and what a convolution makes of it do not fit if they are more times the VTCM than this."""
+_PICTURE_SHARE = 0.45
+"""With 4 MB of VTCM, so much of what is too much of them waits."""
 _LARGE_WINDOW = 5
 _UNROLLED = 6
 """A large window makes so many times the picture in blocks, if it is unrolled before the product."""
@@ -52,10 +56,29 @@ _MANY_WEIGHTS = 24 * MIB
 _STRIPS_HELD = 2
 _WEIGHTS_SHARE = 0.75
 """Weights of a kernel and of the next one take up to this much of the VTCM while they are fetched."""
+_DENSE = frozenset({"fully_connected", "matmul"})
+"""Products of matrices, whose weights take up to all of it."""
+_MOST_WEIGHTS = 2 * MIB
+"""Weights take no more than this, however large the VTCM is."""
 _HEAVY_SHARE = 0.25
 """A product whose weights take more of the VTCM goes over its whole input piece by piece of the weights."""
 _ROWS = 32
 _PICTURE_RANK = 4
+_HEADS_SHARE = 0.5
+"""Heads of attention that take more of the VTCM together are handed on one by one."""
+_SHALLOW = 0.4
+"""A block with an addition runs strip by strip if one of its results is larger than so many times the VTCM."""
+_LEAST_ROWS = 8
+_WAITING_STRIPS = 4 * MIB
+"""Kernels run strip by strip even if so much of their strips waits in DDR."""
+_LARGE_VTCM = 4 * MIB
+_WHOLE_IF_LARGE = 8 * MIB
+"""But if a result is that large and the VTCM is not, nothing may wait."""
+_SUMS = frozenset({"add", "multiply"})
+_SPACE = "conv3d"
+_SPACE_TWICE, _SPACE_WHOLE, _SPACE_PART = 12, 5.5, 2
+"""How many times the VTCM planes in blocks are, if they wait nearly twice, once, and in part."""
+_NEARLY_TWICE = 1.75
 _LEAST_IN_PIECES = 2 * MIB
 _PIECE = MIB
 """A result of more than the former leaves VTCM in pieces of the latter."""
@@ -105,7 +128,9 @@ def spill_fill_of(program: HtpProgram, sizes: Sequence[KernelSize] | None = None
                 window,
                 matrices=_matrices_in(size, specs[0].shape, nbytes, results),
                 weights=0 if size.kind == _TABLE else size.weights * forms[number].weight_bytes,
-                overlapping=size.kind != _POOLED or size.taps * size.written > size.read,
+                overlapping=_reads_rows_again(size),
+                rows=_strips_of_rows(specs[0].shape),
+                planes=_planes(program.tensors[kernel.inputs[0]], half=half) if size.kind == _SPACE else 0,
             )
         )
     return spilled_results(results, vtcm_bytes, weights_bytes=weights)
@@ -148,6 +173,22 @@ def _matrices_in(size: KernelSize, shape: tuple[int, ...], nbytes: int, made: Se
     return shape[1] if shape[1] in kept else 1
 
 
+def _planes(space: TensorSpec, *, half: bool) -> int:
+    """Bytes of planes that a convolution in three dimensions unrolls: their few channels fill whole blocks."""
+    *pixels, channels = space.shape
+    return math.prod(pixels) * _CHANNELS * element_bytes(space, half=half) if channels <= _FEW_CHANNELS else 0
+
+
+def _reads_rows_again(size: KernelSize) -> bool:
+    """Whether windows overlap, so that rows of the input are needed for more than one strip."""
+    return size.taps * size.written > size.read if size.kind == _POOLED else size.taps > 1
+
+
+def _strips_of_rows(shape: tuple[int, ...]) -> int:
+    """Strips of eight rows of pixels in a picture; what is no picture counts as one."""
+    return -(-shape[1] // _SIDE) if len(shape) == _PICTURE_RANK else 1
+
+
 def _resized_to_be_moved(sizes: Sequence[KernelSize]) -> set[int]:
     """Pictures that are resized, and then only moved: to where the client reads them, for instance."""
     resized = {number for number, size in enumerate(sizes) if size.kind == _RESIZED}
@@ -174,7 +215,9 @@ class StripedResult:
 
     ``picture`` has the bytes of strips of a picture that it halves, if it is the first convolution, and ``window``
     the side of that convolution's window. ``matrices`` counts the heads of attention. ``weights`` are bytes of
-    constants. A pooling whose window moves by its own size is not ``overlapping``: no row is read twice.
+    constants. What reads no row twice is not ``overlapping``: a window of one pixel, or a pooling whose window
+    moves by its own size. ``rows`` counts the strips of eight rows in a picture. ``planes`` has the bytes that a
+    convolution in three dimensions unrolls.
     """
 
     kind: str
@@ -186,6 +229,8 @@ class StripedResult:
     matrices: int = 1
     weights: int = 0
     overlapping: bool = True
+    rows: int = 1
+    planes: int = 0
 
     @property
     def exists(self) -> bool:
@@ -208,14 +253,39 @@ def spilled_results(results: Sequence[StripedResult], vtcm_bytes: int, *, weight
         results = [
             replace(result, picture=0) if number == first else result for number, result in enumerate(results)
         ]
+    passed_on = strips_under_way(results, vtcm_bytes)
+    waits = _walk(results, vtcm_bytes, passed_on, first)
+    runs = striped_runs(results, vtcm_bytes) if any(waits.values()) else []
+    if runs:
+        everywhere = {number: strip for run in runs for number, strip in run.strips.items()}
+        striped = _walk(results, vtcm_bytes, passed_on | everywhere, first)
+        for run in runs:
+            if run.most_in(striped) < run.most_in(waits):
+                passed_on |= run.strips
+        waits = _walk(results, vtcm_bytes, passed_on, first)
+    readers = _readers(results)
+    for number, gone in waits.items():
+        most = max(most, sum(gone.values()))
+        for maker, nbytes in gone.items():
+            waiting.setdefault(maker, WaitingResult(maker, nbytes, number, max([number, *readers[maker]])))
+    return SpillFill(_up(most, _GRAIN), tuple(waiting[maker] for maker in sorted(waiting)))
+
+
+Waits = dict[int, dict[int, int]]
+"""By kernel, bytes that wait in DDR while it runs, by the kernel that made them."""
+
+
+def _walk(
+    results: Sequence[StripedResult], vtcm_bytes: int, passed_on: Mapping[int, PassedOn], first: int
+) -> Waits:
     readers = _readers(results)
     last = [each[-1] if each else -1 for each in readers]
-    passed_on = strips_under_way(results, vtcm_bytes)
     needed = [
         passed_on[number].own if number in passed_on else result.nbytes if readers[number] else 0
         for number, result in enumerate(results)
     ]
     alive = set[int]()
+    waits: Waits = {}
     for number, result in enumerate(results):
         if not result.exists:
             continue
@@ -226,19 +296,19 @@ def spilled_results(results: Sequence[StripedResult], vtcm_bytes: int, *, weight
         working = max(given_up, needed[number]) if in_strips else given_up + needed[number]
         if number in passed_on:
             working = max(working, passed_on[number].group)
+            # The strips of a group are counted with it, also those that are added at its end.
+            staying = {maker: nbytes for maker, nbytes in staying.items() if maker not in passed_on}
         if result.kind != _TABLE and number != first:
             under_way = _under_way(results, number, vtcm_bytes)
             excess = sum(staying.values()) + working + result.picture + under_way - vtcm_bytes
             gone = _spilled(staying, excess)
-            most = max(most, sum(gone.values()), excess)
             if excess > sum(gone.values()):
                 gone[number] = excess - sum(gone.values())
-            for maker, nbytes in gone.items():
-                waiting.setdefault(maker, WaitingResult(maker, nbytes, number, max(last[maker], number)))
+            waits[number] = gone
         alive = {maker for maker in alive if last[maker] > number}
         if last[number] > number:
             alive.add(number)
-    return SpillFill(_up(most, _GRAIN), tuple(waiting[maker] for maker in sorted(waiting)))
+    return waits
 
 
 def _is_heavy(result: StripedResult, vtcm_bytes: int) -> bool:
@@ -249,12 +319,15 @@ def _is_heavy(result: StripedResult, vtcm_bytes: int) -> bool:
 def _under_way(results: Sequence[StripedResult], number: int, vtcm_bytes: int) -> int:
     """Bytes of weights in VTCM while a kernel runs: its own and the next kernel's, and strips in any case."""
     weights = sum(each.weights for each in results[number : number + 2])
-    return max(_RESERVED, min(weights, int(_WEIGHTS_SHARE * vtcm_bytes)))
+    share = 1 if results[number].kind in _DENSE else _WEIGHTS_SHARE
+    return max(_RESERVED, min(weights, int(share * vtcm_bytes), _MOST_WEIGHTS))
 
 
 def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weights_bytes: int) -> tuple[int, int]:
     """The first convolution of a large picture, and what waits then; (-1, 0) if it is like any other kernel."""
     for number, result in enumerate(results):
+        if unrolled := _unrolled_planes(result.planes, vtcm_bytes):
+            return number, unrolled
         if not result.picture:
             continue
         strip = result.nbytes // result.strips
@@ -267,10 +340,22 @@ def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weight
             if large_window:
                 return number, (1 + _UNROLLED) * picture + result.nbytes
             return number, picture + 2 * result.nbytes - vtcm_bytes - MIB
+        if 2 * MIB < vtcm_bytes <= _LARGE_VTCM and picture + result.nbytes > vtcm_bytes:
+            return number, int(_PICTURE_SHARE * (picture + result.nbytes - vtcm_bytes))
         in_strips = result.nbytes > vtcm_bytes and 2 * strips + _RESERVED <= vtcm_bytes
         if picture + result.nbytes > max(_LEAST_LARGE_PICTURE, _LARGE_PICTURE * vtcm_bytes) and not in_strips:
-            return number, result.nbytes
+            # With more VTCM, half of the result waits a second time.
+            return number, result.nbytes * (3 if vtcm_bytes > _LARGE_VTCM else 2) // 2
     return -1, 0
+
+
+def _unrolled_planes(planes: int, vtcm_bytes: int) -> int:
+    """What waits while planes of few channels are unrolled."""
+    if planes > _SPACE_TWICE * vtcm_bytes:
+        return int(_NEARLY_TWICE * planes)
+    if planes > _SPACE_WHOLE * vtcm_bytes:
+        return planes
+    return (planes - vtcm_bytes) // 2 if planes > _SPACE_PART * vtcm_bytes else 0
 
 
 def _readers(results: Sequence[StripedResult]) -> list[list[int]]:
@@ -302,8 +387,11 @@ def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[
     for number, result in enumerate(results):
         if not result.exists or not readers[number]:
             continue
-        room = vtcm_bytes * (_TOO_LARGE_STEM if result.picture else 1)
-        own = 0 if result.nbytes <= room else _strips_held(number, results, readers[number])
+        share = _TOO_LARGE_STEM if result.picture else _HEADS_SHARE if result.matrices > 1 else 1
+        # Many weights pass over the whole input, piece by piece, so that it cannot come in strips.
+        pressed = result.matrices == 1 and _is_heavy(results[readers[number][0]], vtcm_bytes)
+        whole = pressed or result.nbytes <= share * vtcm_bytes
+        own = 0 if whole else _strips_held(number, results, readers[number])
         # A matrix of attention is given up while the next one is made of it.
         grown = max(group, own) if result.matrices > 1 else group + own
         if own and grown + _RESERVED <= vtcm_bytes:
@@ -322,9 +410,103 @@ def _strips_held(number: int, results: Sequence[StripedResult], readers: Sequenc
     follows = not any(each.exists for each in results[number + 1 : reader])
     if len(readers) > 1 or not follows or result.strips == 1 or results[reader].strips == 1:
         return 0
-    over_window = results[reader].kind in _WINDOWED and results[reader].overlapping
-    strips = _STRIPS_UNDER_WINDOW if over_window else _STRIPS_HELD
-    return strips * result.nbytes // result.strips
+    return _strips_under(results[reader]) * result.nbytes // result.strips
+
+
+@dataclass(frozen=True, slots=True)
+class StripedRun:
+    """Kernels that run together strip by strip, and may spill strips: what each needs, and the last of them."""
+
+    strips: Mapping[int, PassedOn]
+    last: int
+
+    def most_in(self, waits: Waits) -> int:
+        """The most that waits while one of them runs."""
+        numbers = range(min(self.strips), self.last + 1)
+        return max((sum(waits[number].values()) for number in numbers if number in waits), default=0)
+
+
+def striped_runs(results: Sequence[StripedResult], vtcm_bytes: int) -> list[StripedRun]:
+    """Chains of kernels on high pictures, with blocks that add their input, that could run strip by strip."""
+    readers = _readers(results)
+    runs: list[StripedRun] = []
+    number = 0
+    while number < len(results):
+        members, end = _members(number, results, readers, vtcm_bytes)
+        number = max(number + 1, end)
+        if members:
+            run = _run_of(members, end, results, readers, vtcm_bytes)
+            runs += [run] if run is not None else []
+    return runs
+
+
+def _members(
+    start: int, results: Sequence[StripedResult], readers: Sequence[Sequence[int]], vtcm_bytes: int
+) -> tuple[list[int], int]:
+    """Results that would be passed on in strips from ``start`` on, and the kernel that takes the last ones."""
+    if results[start].picture or results[start].nbytes <= _SHALLOW * vtcm_bytes:
+        return [], start
+    members: list[int] = []
+    end, block_ends = start, start
+    while (end < block_ends or results[end].nbytes > _SHALLOW * vtcm_bytes) and _in_strips(end, results, readers):
+        members.append(end)
+        block_ends = max(block_ends, readers[end][-1])
+        end = readers[end][0]
+    # A block is left out if its sum is not reached.
+    while members and max(readers[member][-1] for member in members) > end:
+        end = members.pop()
+    blocks = any(len(readers[member]) > 1 for member in members)
+    largest = max((results[member].nbytes for member in members), default=0)
+    return (members, end) if largest > (_SHALLOW if blocks else 1) * vtcm_bytes else ([], start)
+
+
+def _in_strips(number: int, results: Sequence[StripedResult], readers: Sequence[Sequence[int]]) -> bool:
+    """Whether a high picture is read in strips: by the next kernel, and at most by the sum at a block's end."""
+    result, each = results[number], readers[number]
+    if result.rows < _LEAST_ROWS or result.strips == 1 or result.matrices > 1 or len(each) not in (1, 2):
+        return False
+    follows = not any(between.exists for between in results[number + 1 : each[0]])
+    if not follows or any(results[reader].strips == 1 for reader in each):
+        return False
+    return len(each) == 1 or (results[each[1]].kind in _SUMS and _is_chain(each[0], each[1], results, readers))
+
+
+def _is_chain(start: int, end: int, results: Sequence[StripedResult], readers: Sequence[Sequence[int]]) -> bool:
+    """Whether all that lies between two kernels is read by the next kernel only, in strips."""
+    chain = [number for number in range(start, end) if results[number].exists]
+    return all(
+        list(readers[number]) == [following] and results[number].strips > 1
+        for number, following in zip(chain, [*chain[1:], end], strict=True)
+    )
+
+
+def _run_of(
+    members: Sequence[int],
+    end: int,
+    results: Sequence[StripedResult],
+    readers: Sequence[Sequence[int]],
+    vtcm_bytes: int,
+) -> StripedRun | None:
+    own = {
+        member: _strips_under(results[readers[member][0]], results[member].rows)
+        * results[member].nbytes
+        // results[member].rows
+        for member in members
+    }
+    weights = sum(results[number].weights for number in (*members[1:], end))
+    group = sum(own.values()) + weights
+    waits = group + _RESERVED - vtcm_bytes
+    largest = max(results[member].nbytes for member in members)
+    if waits > _WAITING_STRIPS or (waits > 0 and largest >= _WHOLE_IF_LARGE and vtcm_bytes < _LARGE_VTCM):
+        return None
+    return StripedRun({member: PassedOn(own[member], group) for member in members}, end)
+
+
+def _strips_under(reader: StripedResult, rows: int = 0) -> int:
+    """How many strips of its input a kernel needs: twice as many if it halves a picture of ``rows`` strips."""
+    if reader.kind not in _WINDOWED or not reader.overlapping:
+        return _STRIPS_HELD
+    return _STRIPS_UNDER_WINDOW * (2 if rows >= _HALVING * reader.rows else 1)
 
 
 def _spilled(staying: Mapping[int, int], excess: int) -> dict[int, int]:
