@@ -9,6 +9,8 @@ VENDOR := .venv-vendor
 SWEEP := .venv-sweep
 # Apart, because its compiler is large.
 WHEELS := .venv-wheels
+# Apart, because its packages are old.
+LOWEST := .venv-lowest
 # An editable install compiles the C libraries, so it is made anew when their sources change.
 NATIVE := $(wildcard src/openhtp/*/native/*)
 # Tests run side by side, three workers for two cores: a quarter of the time a test waits for a process that it started.
@@ -17,7 +19,7 @@ WORKERS := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesse
 # Tests start hundreds of processes, which start in half the time if they need not compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff vendor-compiler ort clients stress-c sanitize cost-model documents wheels docs clean
+.PHONY: demo test lint test-lowest test-slow browser soak hostile corrupt-binaries bench sweep-bench sweep-ray conformance trained-models vendor-diff vendor-compiler ort clients stress-c sanitize cost-model documents wheels docs clean
 
 demo: $(STAMP)  ## three networks queued on one emulated HTP
 	$(BIN)/openhtp demo
@@ -30,6 +32,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+test-lowest: $(LOWEST)/.installed  ## the default tests on the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest $(WORKERS) -o filterwarnings=default \
+		--ignore tests/architecture --ignore tests/docs --ignore tests/typing $(ARGS)
 
 browser:  ## the browser that tests of HTML pages drive (Debian)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
@@ -111,12 +117,21 @@ docs: $(STAMP)  ## regenerate generated pages and build the site, strictly, into
 	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) $(VENDOR) $(SWEEP) $(WHEELS) out
+	rm -rf $(VENV) $(VENDOR) $(SWEEP) $(WHEELS) $(LOWEST) out
 
 $(STAMP): pyproject.toml hatch_build.py $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"
+	touch $@
+
+# Other packages' newest versions may warn of these old ones.
+$(LOWEST)/.installed: pyproject.toml hatch_build.py $(NATIVE) tools/lowest_versions.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --upgrade pip
+	$(LOWEST)/bin/python tools/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet --constraint $(LOWEST)/constraints.txt --editable . \
+		hypothesis jsonschema netron pillow pytest pytest-timeout pytest-xdist tokenizers
 	touch $@
 
 $(SWEEP)/.installed: pyproject.toml

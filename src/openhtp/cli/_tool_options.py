@@ -26,8 +26,8 @@ _UNUSED = "Accepted for the sake of scripts; "
 
 
 def option(name: str, words: str, **rest: Any) -> Any:
-    """An option spelled with underscores, as the vendor's are."""
-    return typer.Option(f"--{name}", help=words, **rest)
+    """An option spelled with underscores, as the vendor's are. Among a context's parameters, a path is a Path."""
+    return typer.Option(f"--{name}", help=words, path_type=Path, **rest)
 
 
 def _print_version(wanted: bool) -> None:
