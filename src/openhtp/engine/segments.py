@@ -1,8 +1,9 @@
 """Which steps of a program are computed as one segment, and which nodes of the optimised model belong to it.
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
-machine a cut costs some 15 microseconds, mostly because computing has displaced the code of the cut from the
-caches. So steps are joined to segments of at most 4 % of the whole or 0.45 ms, whichever is longer. A convolution,
+machine a cut costs some 15 microseconds where the device's loop comes round at it, mostly because computing has
+displaced the code of the cut from the caches, and 2 or 3 where segments follow each other in C (decision 038). So
+steps are joined to segments of at most 3.2 % of the whole or 0.45 ms, whichever is longer. A convolution,
 a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
@@ -20,7 +21,7 @@ from openhtp.engine.strips import CHANNEL_BLOCK, COLUMN_BLOCK
 from openhtp.ops import Work, op_of
 from openhtp.program.htp_program import HtpNode, HtpProgram, Step
 
-MAX_SEGMENTS = 64
+MAX_SEGMENTS = 256
 # Rates of one CPU core with VNNI, measured on convolutional networks; only used to decide where to cut, so what
 # counts is their ratio.
 _INTEGER_MACS_PER_SECOND = 2.6e11
@@ -39,7 +40,7 @@ _PUT_TOGETHER_BYTES = 8 << 20
 _PIECES_PER_SECOND = 1e9
 # No segment may take longer than the first, less the way there and back of an urgent graph or an abort, which is a
 # notable part of a short program; a segment shorter than the third is not worth its cut.
-_LONGEST_SHARE = 0.04
+_LONGEST_SHARE = 0.032
 _WAY_SECONDS = 1.1e-4
 _SEGMENT_SECONDS = 4.5e-4
 # A convolution's strip is shorter: its time differs most from machine to machine.
