@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 
 import numpy as np
 
@@ -54,27 +55,27 @@ class DType(enum.IntEnum):
         """Bytes of one element in client memory."""
         return _NUMPY[self].itemsize
 
-    @property
+    @cached_property
     def is_fixed_point(self) -> bool:
         """Whether values are integers that stand for reals through an encoding."""
         return "FIXED_POINT" in self.name
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether it is a floating-point type."""
         return self in (DType.FLOAT_16, DType.FLOAT_32)
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width of one element in bits."""
         return int(self.name.rsplit("_", 1)[1])
 
-    @property
+    @cached_property
     def signed(self) -> bool:
         """Whether the stored integers are signed (floats count as signed)."""
         return not self.name.startswith(("U", "BOOL"))
 
-    @property
+    @cached_property
     def integer_range(self) -> tuple[int, int]:
         """Lowest and highest storable integer."""
         bits = self.bits

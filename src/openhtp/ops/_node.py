@@ -70,7 +70,7 @@ class Node:
 
     def ints(self, param: str) -> tuple[int, ...]:
         """A tensor parameter as a flat tuple of ints."""
-        return tuple(int(value) for value in np.asarray(self.params[param]).reshape(-1))
+        return tuple(map(int, np.asarray(self.params[param]).reshape(-1).tolist()))
 
     def pairs(self, param: str) -> tuple[tuple[int, int], ...]:
         """A tensor parameter of shape [n, 2] as pairs of ints."""
