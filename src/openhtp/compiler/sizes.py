@@ -16,7 +16,7 @@ import numpy as np
 
 from openhtp.core.enumerations import DataFormat
 from openhtp.core.opcall import MATRIX_KINDS, MOVES_NOTHING, OpCall
-from openhtp.core.precision import NumberFormat, precision_of
+from openhtp.core.precision import FloatPrecision, NumberFormat, precision_of
 from openhtp.core.tensor import TensorKind
 from openhtp.ir.def_use import DefUse
 from openhtp.ops import Node, op_of
@@ -107,12 +107,14 @@ def sizes_of(program: HtpProgram) -> tuple[KernelSize, ...]:
     for index, kernel in enumerate(program.kernels):
         reads = tuple(dict.fromkeys(maker for name in kernel.inputs for maker in makers.get(name, ())))
         makers.update(dict.fromkeys(kernel.outputs, reads if kernel.kind == MOVES_NOTHING else (index,)))
-        size = _size(kernel, program, reads, retiled.get(kernel.name, 0))
-        sizes.append(dataclasses.replace(size, stays_float=not floats.isdisjoint(kernel.sources)))
+        stays_float = not floats.isdisjoint(kernel.sources)
+        sizes.append(_size(kernel, program, reads, retiled.get(kernel.name, 0), stays_float=stays_float))
     return tuple(sizes)
 
 
-def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: int) -> KernelSize:
+def _size(
+    kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: int, *, stays_float: bool
+) -> KernelSize:
     """The size of a kernel. Its first op decides what is read and computed; the other ops use that op's result."""
     statics = program.statics
     work, call = kernel.nodes[0].work, program.source.call(kernel.nodes[0])
@@ -127,7 +129,8 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
     unit_size = _unit_size(kind, call, work.macs, statics)
     if not calibrated:
         unit_size["macs"] = work.macs
-    first = program.source.resolved(kernel.nodes[0])
+    nodes = [program.source.resolved(node) for node in kernel.nodes]
+    first = nodes[0]
     precision = precision_of((*activations, *written))
     if op_of(first).own is not None:
         # Bytes that an operator of a package declares beyond its tensors come from DDR, like weights.
@@ -148,9 +151,10 @@ def _size(kernel: Kernel, program: HtpProgram, reads: tuple[int, ...], retiled: 
         read_padding=_vector_padding(tuple(spec.shape for spec in activations)),
         sloped=elements if kind in MATRIX_KINDS and _has_slopes(kernel) else 0,
         precision=precision,
+        stays_float=stays_float,
         calibrated=calibrated,
         reads=reads,
-        strips=min(strips_of(program.source.resolved(node)) for node in kernel.nodes),
+        strips=min(map(strips_of, nodes)),
         wide_product=is_wide_product(op_of(first), first),
         retiled=retiled,
         **unit_size,
@@ -313,6 +317,54 @@ def usual_formats(kernels: Sequence[KernelSize]) -> list[NumberFormat]:
 def most_common(formats: Sequence[NumberFormat]) -> NumberFormat:
     """The format that most kernels have, which is called that of the network."""
     return max(NumberFormat, key=lambda each: sum(form is each for form in formats))
+
+
+# Weights as the chip holds them: in blocks of 32 by 32 channels for the matrix unit, and with every second pixel
+# moved by one for depthwise windows.
+
+
+_HALF_BYTES = 2
+_NARROW = 16
+_PER_DEPTHWISE_CHANNEL = 11
+
+
+def weights_fill(program: HtpProgram) -> int:
+    """Bytes by which weights of half precision are larger on the chip than by count; 0 for other precisions."""
+    if program.options.precision is not FloatPrecision.FLOAT16:
+        return 0
+    filled: dict[str, int] = {}
+    for kernel in program.kernels:
+        call = program.source.call(kernel.nodes[0])
+        weight = call.inputs[1] if len(call.inputs) > 1 else None
+        if weight is not None and weight.name in program.statics and weight.dtype.is_float and weight.rank > 1:
+            more = _filled_elements(kernel.kind or "", call, weight.shape) - weight.elements
+            filled[weight.name] = max(0, _HALF_BYTES * more)
+            if kernel.kind == "depthwise":
+                filled[weight.name] += _PER_DEPTHWISE_CHANNEL * weight.shape[-1]
+    return sum(filled.values())
+
+
+def _filled_elements(kind: str, call: OpCall, shape: Shape) -> int:
+    """Elements of a weight in blocks. Other constants are as large as by count."""
+    *front, depth, outputs = shape
+    taps = math.prod(front)
+    if kind == "depthwise":
+        return 2 * math.prod(shape)
+    if kind == "stem":
+        return _round_up(taps * depth, _CHANNELS) * _in_channels(outputs)
+    if kind == "group":
+        groups = int(call.params.get("group", 1))
+        # Small groups lie in one block side by side, with zeros between them.
+        if depth <= _CHANNELS and depth * groups == outputs:
+            return taps * _CHANNELS * _round_up(outputs, _CHANNELS)
+        return taps * groups * _round_up(depth, _CHANNELS) * _round_up(outputs // groups, _CHANNELS)
+    if kind in _CONVOLUTIONS or kind == "fully_connected":
+        return taps * _in_channels(depth) * _in_channels(outputs)
+    return math.prod(shape)
+
+
+def _in_channels(count: int) -> int:
+    return _round_up(count, _NARROW if count <= _NARROW else _CHANNELS)
 
 
 # KV caches that lie flat. The HMX wants the second factor of a product in tiles. A native cache is kept like that
