@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from compiler_graphs import GraphOf
 
 from openhtp.compiler.driver import compile_graph, portable_program, program_for
+from openhtp.compiler.sizes import weights_fill
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.quant import ScaleOffset
 from openhtp.cost import estimate
@@ -123,3 +126,35 @@ def test_a_program_is_for_the_soc_it_was_compiled_for() -> None:
     assert slow.total_us > fast.total_us
     with pytest.raises(InvalidArgument, match="'SM9999' is unknown"):
         program_for(portable, "SM9999")
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "channels", "group", "vendor"),
+    [
+        ("Conv2d", (3, 3, 48, 48), 48, 1, 74547),
+        ("Conv2d", (1, 1, 64, 64), 64, 1, 9011),
+        ("Conv2d", (3, 3, 4, 128), 128, 32, 76595),
+        ("Conv2d", (3, 3, 40, 320), 320, 8, 598425),
+        ("DepthWiseConv2d", (3, 3, 1, 960), 960, 0, 45056),
+        ("DepthWiseConv2d", (7, 7, 1, 480), 480, 0, 99532),
+    ],
+)
+def test_weights_take_whole_blocks_on_the_chip(
+    op: str, shape: tuple[int, ...], channels: int, group: int, vendor: int
+) -> None:
+    """The last number is by how much the vendor's binary grows with each such convolution."""
+    graph = GraphOf()
+    x = graph.input("x", (1, 14, 14, channels))
+    side = shape[0] // 2
+    params = {"stride": [1, 1], "pad_amount": [[side, side], [side, side]]} | ({"group": group} if group else {})
+    graph.node(op, [x, graph.constant("w", shape)], "y", (1, 14, 14, channels), **params)
+    program = compiled(graph.finish("y"))
+    stored = 2 * math.prod(shape) + weights_fill(program)
+    assert abs(vendor - stored) < 0.08 * vendor + 1024
+
+
+def test_quantized_weights_are_not_filled_up() -> None:
+    graph = GraphOf(ScaleOffset(0.1, 0))
+    x = graph.input("x", (1, 14, 14, 48))
+    graph.node("Conv2d", [x, graph.constant("w", (1, 1, 48, 48))], "y", (1, 14, 14, 48), **CONV)
+    assert weights_fill(compiled(graph.finish("y"))) == 0

@@ -16,6 +16,7 @@ import openhtp as htp
 from openhtp import zoo
 from openhtp.cli.main import app
 from openhtp.compiler.driver import CompileOptions, portable_program, program_for
+from openhtp.compiler.sizes import weights_fill
 from openhtp.compiler.vtcm.place import placed_of
 from openhtp.core.errors import BadBinary
 from openhtp.cost import schedule_of
@@ -99,6 +100,14 @@ def test_order_tiles_and_paging_come_back_as_the_compiler_made_them(vtcm_mb: int
     assert sorted(map(repr, back.transfers)) == sorted(map(repr, placed.transfers))
     known, fresh = schedule_of(dataclasses.replace(program, placed=back)), schedule_of(program)
     assert known.operations == fresh.operations
+
+
+def test_blocks_of_weights_are_filled_up_in_the_file() -> None:
+    program = compiled(8, "mobilenet_v2")
+    placed, fill = placed_of(program), weights_fill(program)
+    plain, filled = (pack_chip_program(program, placed, fill=count) for count in (0, fill))
+    assert 200_000 < fill <= len(filled) - len(plain) < fill + 16
+    assert read_chip_program(memoryview(filled)) == read_chip_program(memoryview(plain))
 
 
 def test_a_program_of_another_vtcm_size_does_not_fit() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from openhtp.compiler.sizes import sizes_of
+from openhtp.compiler.sizes import sizes_of, weights_fill
 from openhtp.compiler.vtcm.place import placed_of, vtcm_peak_bytes
 from openhtp.compiler.vtcm.spill_fill import spill_fill_bytes, spill_fill_of
 from openhtp.core import status as st
@@ -337,7 +337,9 @@ class OrtEngine:
             packed,
             spill_fill_bytes=spilled.nbytes,
             vtcm_peak_bytes=vtcm_peak_bytes(program, sizes),
-            chip=make_section(pack_chip_program(program, placed_of(program, sizes), spilled.waiting)),
+            chip=make_section(
+                pack_chip_program(program, placed_of(program, sizes), spilled.waiting, weights_fill(program))
+            ),
         )
 
     def _packed_with_form(self, program: HtpProgram) -> PackedGraph | None:

@@ -59,7 +59,8 @@ class WaitingResult:
 class _ChipWords(msgspec.Struct, frozen=True):
     """As it is stored. ``kernels`` names nodes; ``free_after`` and ``handed_over`` are the placement's.
 
-    ``waiting`` has the blocks of results that wait in the spill-fill buffer.
+    ``waiting`` has the blocks of results that wait in the spill-fill buffer. ``fill`` has the zeros with which the
+    chip fills up the blocks of weights: a file has as many bytes as there.
     """
 
     soc: str
@@ -70,6 +71,7 @@ class _ChipWords(msgspec.Struct, frozen=True):
     operations: bytes
     ranges: bytes
     waiting: bytes = b""
+    fill: bytes = b""
 
 
 _DECODER = msgspec.msgpack.Decoder(_ChipWords)
@@ -111,8 +113,10 @@ class ChipProgram:
         )
 
 
-def pack_chip_program(program: HtpProgram, placed: Placed, waiting: Sequence[WaitingResult] = ()) -> bytes:
-    """The chip's program as it is stored."""
+def pack_chip_program(
+    program: HtpProgram, placed: Placed, waiting: Sequence[WaitingResult] = (), fill: int = 0
+) -> bytes:
+    """The chip's program as it is stored, with so many zeros for blocks of weights that are not full."""
     words = _ChipWords(
         program.soc.name,
         placed.vtcm_bytes,
@@ -128,6 +132,7 @@ def pack_chip_program(program: HtpProgram, placed: Placed, waiting: Sequence[Wai
             _RANGE,
         ).tobytes(),
         b"".join(_blocks(each).tobytes() for each in waiting),
+        bytes(fill),
     )
     return msgspec.msgpack.encode(words)
 
