@@ -135,6 +135,7 @@ def begun_by_halving(side: int, channels: int, window: int) -> list[StripedResul
         (512, 64, 4, 4.31),
         (640, 32, 4, 4.62),
         (640, 32, 8, 8.5),  # a detector
+        (2048, 32, 8, 64),  # twice the result of 2048 x 1024 pixels, 32 MB
         (320, 16, 4, 0),
         (320, 64, 8, 0),
     ],

@@ -344,8 +344,9 @@ def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weight
             return number, int(_PICTURE_SHARE * (picture + result.nbytes - vtcm_bytes))
         in_strips = result.nbytes > vtcm_bytes and 2 * strips + _RESERVED <= vtcm_bytes
         if picture + result.nbytes > max(_LEAST_LARGE_PICTURE, _LARGE_PICTURE * vtcm_bytes) and not in_strips:
-            # With more VTCM, half of the result waits a second time.
-            return number, result.nbytes * (3 if vtcm_bytes > _LARGE_VTCM else 2) // 2
+            # Half of a result that fits, though not beside the picture, waits a second time.
+            twice = vtcm_bytes > _LARGE_VTCM and result.nbytes <= vtcm_bytes
+            return number, result.nbytes * (3 if twice else 2) // 2
     return -1, 0
 
 
