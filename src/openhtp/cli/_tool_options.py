@@ -27,7 +27,8 @@ _UNUSED = "Accepted for the sake of scripts; "
 
 def option(name: str, words: str, **rest: Any) -> Any:
     """An option spelled with underscores, as the vendor's are. Among a context's parameters, a path is a Path."""
-    return typer.Option(f"--{name}", help=words, path_type=Path, **rest)
+    rest["path_type"] = Path  # which its stub does not know
+    return typer.Option(f"--{name}", help=words, **rest)
 
 
 def _print_version(wanted: bool) -> None:
