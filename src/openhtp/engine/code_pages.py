@@ -30,7 +30,10 @@ def give_back_code() -> None:
 
 
 def unchanged_pages() -> list[tuple[int, int]]:
-    """Ranges of memory that are read-only and unchanged: the loader writes to some pages, and debuggers may."""
+    """Ranges of memory that are read-only and unchanged: the loader writes to some pages, and debuggers may.
+
+    Only what is in memory counts. Emulators of other processors say that nothing is, and nothing changed either.
+    """
     files = _module_files()
     pages: list[tuple[int, int]] = []
     mapping: tuple[int, int] | None = None
@@ -41,6 +44,8 @@ def unchanged_pages() -> list[tuple[int, int]]:
                 begin, end = (int(address, 16) for address in fields[0].split("-"))
                 is_read = len(fields) == 6 and fields[1].startswith("r-") and _is_of_modules(fields[5], files)
                 mapping = (begin, end) if is_read else None
+            elif fields[0] == "Rss:" and fields[1] == "0":
+                mapping = None
             elif fields[0] == "Anonymous:" and fields[1] == "0" and mapping is not None:
                 pages.append(mapping)
     return pages
