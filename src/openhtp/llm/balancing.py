@@ -48,11 +48,12 @@ _PLACES = 33
 _BEHIND = {"attention_norm": ("wq", "wk", "wv"), "ffn_norm": ("gate", "up")}
 _ADDING = ("wo", "down")
 # Steps of a descent, and by how much the first one turns each axis, in radians.
-_DESCENT = 112
+_DESCENT = 224
 _FIRST_TURN = 0.05
 _MOMENTUM = 0.9
 # The norms of a row that stand for its largest weight, in the first and in the second half of a descent.
 _EXPONENTS = (18, 34)
+_LEAST_SHARE = 0.1
 # Rows of the output matrix that are looked at, and floating-point operations that a descent may take.
 _MOST_ROWS = 2048
 _MOST_WORK = 3e11
@@ -416,6 +417,8 @@ def _slope(matrix: Array, exponent: int) -> Array:
     """How the squares of rows' norms with that exponent, less 2 a power of 2, grow with each weight."""
     shares = np.abs(matrix)
     shares /= np.maximum(shares.max(axis=1, keepdims=True), np.float32(1e-20))
+    # Powers of smaller ones count for nothing, and computing with numbers that small takes many times as long.
+    shares[shares < _LEAST_SHARE] = 0.0
     squares = power = np.square(shares)
     for _ in range((exponent - 2).bit_length() - 2):
         power = np.square(power)
