@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from openhtp import llm
+from openhtp.llm import balancing
 from openhtp.llm.adapter import Adapter
 from openhtp.llm.balancing import balanced, basis_for
 from openhtp.llm.model import Thin
@@ -82,6 +83,11 @@ def test_steps_of_the_small_llama_get_smaller(austen: llm.Llama) -> None:
     before, after = square_of_steps(False), square_of_steps(True)
     assert after["layers.2.down"] < 0.7 * before["layers.2.down"]
     assert after["output"] < 0.7 * before["output"]
+
+
+def test_large_models_keep_their_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balancing, "_MOST_WORK", 1e7)
+    assert basis_for(uneven()) is None
 
 
 def test_norms_behind_matrices_keep_their_axes() -> None:

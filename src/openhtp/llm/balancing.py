@@ -49,6 +49,7 @@ _BEHIND = {"attention_norm": ("wq", "wk", "wv"), "ffn_norm": ("gate", "up")}
 _ADDING = ("wo", "down")
 # Steps of a descent, and by how much the first one turns each axis, in radians.
 _DESCENT = 224
+_SHORTEST_DESCENT = 32
 _FIRST_TURN = 0.05
 _MOMENTUM = 0.9
 # The norms of a row that stand for its largest weight, in the first and in the second half of a descent.
@@ -370,7 +371,7 @@ def basis_for(model: Llama) -> Basis | None:
         return None
     descent = _Descent(model)
     norms = {norm: model.weights[norm] for norm in map(norm_before, model.weights) if norm is not None}
-    return Basis(descent.axes(), norms) if descent.steps else None
+    return Basis(descent.axes(), norms) if descent.steps >= _SHORTEST_DESCENT else None
 
 
 class _Descent:
