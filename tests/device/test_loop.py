@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from openhtp.device import runner
 from openhtp.device.loop import LONGEST_ROW_NS, POLL_INTERVAL_NS, TIMERS_KEPT, Loop
 from openhtp.device.runner import Ended, GoOn, InlineRunner, Post
 from openhtp.engine.protocol import NOT_IN_A_ROW, RowDone, RowWatch
@@ -221,6 +222,11 @@ class ByItself:
         return RowDone(min(2, end - first), began_ns, self._machine.clock.t)
 
 
+@pytest.fixture
+def any_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WORTH_A_ROW", 1)
+
+
 def with_a_row(steps: int, *, timeout_at: int | None = None) -> tuple[Row, ByItself]:
     machine = Row()
     machine.loop.attach(lambda call: call(), NEWS)
@@ -230,7 +236,7 @@ def with_a_row(steps: int, *, timeout_at: int | None = None) -> tuple[Row, ByIts
     return machine, run
 
 
-def test_a_run_goes_on_by_itself_where_it_can() -> None:
+def test_a_run_goes_on_by_itself_where_it_can(any_row: None) -> None:
     machine, run = with_a_row(steps=7)
     assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "row 4", "row 5", "row 6", "1 done"]
     assert machine.told == [(1, 7)]
@@ -240,22 +246,28 @@ def test_a_run_goes_on_by_itself_where_it_can() -> None:
     assert run.watches[0].until_ns == 2 * STEP_NS + LONGEST_ROW_NS
 
 
-def test_a_row_ends_where_a_timer_is_due() -> None:
+def test_a_row_ends_where_a_timer_is_due(any_row: None) -> None:
     machine, run = with_a_row(steps=5, timeout_at=3 * STEP_NS + 1)
     assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "1 timed_out"]
     assert run.watches[0].until_ns == 3 * STEP_NS + 1
 
 
-def test_what_comes_is_taken_in_after_a_row() -> None:
+def test_what_comes_is_taken_in_after_a_row(any_row: None) -> None:
     machine, _ = with_a_row(steps=6)
     machine.coming.append((3 * STEP_NS, lambda: machine.submit(2, HIGH, steps=1)))
     assert machine.run() == ["1.0", "1.1", "row 2", "row 3", "2.0", "2 done", "1.4", "row 5", "1 done"]
 
 
-def test_steps_at_which_somebody_looks_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_at_which_somebody_looks_are_told_one_by_one(any_row: None, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, run = with_a_row(steps=4)
     monkeypatch.setattr(machine, "must_know_each_step", lambda job: True)
     assert machine.run() == ["1.0", "1.1", "1.2", "1.3", "1 done"]
+    assert not run.watches
+
+
+def test_a_row_of_few_steps_is_not_begun() -> None:
+    machine, run = with_a_row(steps=5)
+    assert machine.run() == ["1.0", "1.1", "1.2", "1.3", "1.4", "1 done"]
     assert not run.watches
 
 

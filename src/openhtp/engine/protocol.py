@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -51,16 +51,12 @@ class RowDone(NamedTuple):
 NOT_IN_A_ROW = RowDone(0, 0, 0)
 
 
-@runtime_checkable
-class RowRun(Run, Protocol):
-    """A run that can compute steps in a row by itself: between two of them it takes a fraction of our own time."""
+ComputeRow = Callable[[int, int, RowWatch], RowDone]
+"""The method ``row`` of a run that can compute steps in a row, which saves most of our own time between them.
 
-    def row(self, first: int, end: int, watch: RowWatch) -> RowDone:
-        """Compute steps from ``first`` to before ``end``.
-
-        A step that cannot be computed in a row, or fails there, ends the row and does not count: ``step`` says
-        what is wrong with it.
-        """
+It computes from the first step to before the second one. A step that cannot be computed in a row, or fails there,
+ends the row and does not count: ``step`` says what is wrong with it.
+"""
 
 
 @runtime_checkable

@@ -2,8 +2,8 @@
 
 A program may yield after every step, and inside a long one between the tiles that the compiler made of it. On this
 machine a cut costs some 15 microseconds where the device's loop comes round at it, mostly because computing has
-displaced the code of the cut from the caches, and 2 or 3 where segments follow each other in C (decision 038). So
-steps are joined to segments of at most 3.2 % of the whole or 0.45 ms, whichever is longer. A convolution,
+displaced the code of the cut from the caches, and one or none where segments follow each other in C (decision
+038). So steps are joined to segments of at most 3.2 % of the whole or 0.45 ms, whichever is longer. A convolution,
 a product or a sequence that takes about as long, or longer, is computed in strips (``strips.py``).
 """
 
