@@ -175,8 +175,9 @@ class CpuPart:
 
 def _node_times(path: Path) -> tuple[NodeTime, ...]:
     """Of one run, in the order in which the nodes ran."""
+    # Older versions of the runtime write control characters of names as they are.
     return tuple(
         NodeTime(event["name"].removesuffix(_OF_A_NODE), event["args"].get("op_name", ""), int(event["dur"]))
-        for event in json.loads(path.read_text(encoding="utf-8"))
+        for event in json.loads(path.read_text(encoding="utf-8"), strict=False)
         if event.get("cat") == "Node" and event["name"].endswith(_OF_A_NODE)
     )
