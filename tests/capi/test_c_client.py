@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.capi.c_programs import HERE, HOSTS, can_load_python, compile_program, host_environment
-from tests.capi.conftest import build_script
+from tests.capi.conftest import ROOT, build_script
 from tests.waiting import PATIENCE_S
 
 
@@ -69,6 +69,19 @@ def test_a_thread_with_too_little_stack_is_refused(client: Path, lib_dir: Path) 
     assert done.returncode == 0, done.stderr + done.stdout
     assert "KiB of stack left" in done.stderr
     assert "pthread_attr_setstacksize" in done.stderr
+
+
+def test_little_stack_is_refused_whatever_the_compiler_joins(client: Path, tmp_path: Path) -> None:
+    """Clang puts a function that is called once into its caller, with all its room on the stack; gcc is made to."""
+    script = build_script()
+    joined = ("large-stack-frame=100000", "large-stack-frame-growth=100000")
+    script.FLAGS = (*script.FLAGS, *(word for limit in joined for word in ("--param", limit)))
+    try:
+        assert script.compile_libraries(ROOT, tmp_path)
+    except subprocess.CalledProcessError:
+        pytest.skip("the compiler has no such limits")
+    done = run(client, tmp_path, "small_stacks")
+    assert done.returncode == 0, done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("test", ["plain", "memory", "shared_buffer", "power", "callback", "fork", "exit"])

@@ -178,9 +178,11 @@ static void shut(void)
 
 /* ---- dispatch ------------------------------------------------------------------------------------------------- */
 
-static int boot(void);
+/* Apart, whatever the compiler thinks: their paths take kilobytes of stack, and whoever calls them asks first how much
+   of it is left. */
+static __attribute__((noinline)) int boot(void);
+static __attribute__((noinline)) int locate(void);
 static void be_first_at_exit(unsigned id);
-static int locate(void);
 
 static word without_python(unsigned id)
 {
