@@ -72,7 +72,7 @@ def test_a_thread_with_too_little_stack_is_refused(client: Path, lib_dir: Path) 
 
 
 def test_little_stack_is_refused_whatever_the_compiler_joins(client: Path, tmp_path: Path) -> None:
-    """Clang puts a function that is called once into its caller, with all its room on the stack; gcc is made to."""
+    """Clang puts a function that is called once into its caller, with its room on the stack; gcc is made to."""
     script = build_script()
     joined = ("large-stack-frame=100000", "large-stack-frame-growth=100000")
     script.FLAGS = (*script.FLAGS, *(word for limit in joined for word in ("--param", limit)))
