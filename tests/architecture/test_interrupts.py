@@ -30,7 +30,10 @@ ALLOWED = {
     "core/threads.py": {
         "threading.Thread": "what OwnThread is made of; started on a thread that nothing interrupts"
     },
-    "runtime/calls/execution.py": {"acquire": "a lock of this call alone, which nobody else waits for"},
+    "runtime/calls/execution.py": {
+        "acquire": "a lock of this call alone, which nobody else waits for",
+        "concurrent.futures.Future": "one that the user asks for and waits on",
+    },
     "runtime/calls/queue.py": {"acquire": "a lock of this call alone, which nobody else waits for"},
     "device/library_target.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},
     "device/loading.py": {"concurrent.futures.ThreadPoolExecutor": _OF_OURS},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 
 import numpy as np
@@ -171,6 +172,32 @@ def test_execution_is_a_future(graph: htp.Graph) -> None:
     execution.add_done_callback(lambda _: again.set())
     assert again.wait(PATIENCE_S)
     assert execution.cancel() is False
+
+
+def test_futures_of_the_standard_library(graph: htp.Graph) -> None:
+    hold(graph.context.device)
+    futures = [graph.execute_async({"x": ramp() + n}).as_future() for n in range(3)]
+    assert not any(future.done() for future in futures)
+    assert futures[1].cancel()
+    release(graph.context.device)
+    for future in concurrent.futures.as_completed(futures, PATIENCE_S):
+        if future is not futures[1]:
+            np.testing.assert_array_equal(future.result()["y"], np.maximum(ramp() + futures.index(future), 0))
+    assert futures[1].cancelled()
+    assert futures[0].done()
+
+
+def test_a_future_of_the_standard_library_has_the_error(graph: htp.Graph) -> None:
+    hold(graph.context.device)
+    execution = graph.execute_async({"x": ramp()})
+    future = execution.as_future()
+    assert execution.cancel()
+    release(graph.context.device)
+    assert isinstance(future.exception(PATIENCE_S), htp.Aborted)
+    graph.execute({"x": ramp()})
+    over = graph.execute_async({"x": ramp()})
+    over.result(PATIENCE_S)
+    np.testing.assert_array_equal(over.as_future().result(PATIENCE_S)["y"], np.maximum(ramp(), 0))
 
 
 def test_await(graph: htp.Graph) -> None:

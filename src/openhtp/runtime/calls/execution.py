@@ -23,6 +23,8 @@ from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from openhtp.runtime.calls.call import Call
     from openhtp.runtime.objects.app import AppRun
 
@@ -115,6 +117,27 @@ class Execution:
                 self._callbacks = (*self._callbacks, function)
                 return
         self._notifier.post(function, self)
+
+    def as_future(self) -> Future[Outputs]:
+        """A future of the standard library, for ``concurrent.futures.wait`` and ``as_completed``.
+
+        Cancelling the future asks for the execution's early end. It is completed on the notify thread.
+        """
+        from concurrent.futures import Future  # few programs need it
+
+        future: Future[Outputs] = Future()
+        future.add_done_callback(lambda one: self.cancel() if one.cancelled() else None)
+
+        def pass_on(_: Execution) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            if self._error is None:
+                future.set_result(self.result())
+            else:
+                future.set_exception(self._error)
+
+        self.add_done_callback(pass_on)
+        return future
 
     def __await__(self) -> Generator[Any, None, Outputs]:
         if not self.done():
