@@ -9,11 +9,13 @@ import contextlib
 import ctypes
 import functools
 import queue
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from openhtp.capi.native_calls import natives
-from openhtp.runtime.calls.notify import Notification, Notifier, Posted
+from openhtp.runtime.calls.call import Call
+from openhtp.runtime.calls.notify import EndedCall, Notification, Notifier, Posted
 from openhtp.runtime.calls.queue import CallbackReturn, Places
 from openhtp.runtime.objects.backend import Backend
 
@@ -102,6 +104,13 @@ class ClientNotifier(Notifier):
         else:
             super().tell(function, status, after)
 
+    def post_ends(self, calls: deque[EndedCall]) -> None:
+        """Notify of each by itself: a client's functions are called in C."""
+        for call in calls:
+            assert isinstance(call, Call)
+            notification = Notification(call.notify, call.niceness, 0, call.link.now)  # type: ignore[arg-type]
+            self.post(notification, call.notify_param, 0, after=CallbackReturn(call.places, call))
+
     def _put(self, item: Posted | None) -> None:
         if item is not None:
             notification, arguments, after = item
@@ -123,7 +132,7 @@ class ClientNotifier(Notifier):
         self._last_number = number
         after.places.noticed(after.holder, number, self)
 
-    def _next(self) -> Posted | None:
+    def _next(self) -> Posted | deque[EndedCall] | None:
         while True:
             why = self._delivery.deliver()
             if why == _SLOW:

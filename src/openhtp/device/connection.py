@@ -27,6 +27,8 @@ class ServedDuct:
         self.outlet = Outlet(lambda: on_news(self))
         self.unsent: deque[bytes] = deque()
         self.closed = False
+        # Whether the client had many executions under way when it sent the latest one.
+        self.has_many = False
 
 
 class Connection:

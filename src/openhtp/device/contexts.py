@@ -90,6 +90,11 @@ class DeviceGraph:
         before_ns, self._last_step_ns = self._last_step_ns, took_ns
         self.step_ns = self.expected_ns = before_ns if before_ns < took_ns and self.steps == 1 else took_ns
 
+    @property
+    def kept_bindings(self) -> object:
+        """Whoever keeps runs by themselves may use them for as long as this is the same object."""
+        return self._idle
+
     def take_runs(self, key: bytes, make: Callable[[], list[Run]]) -> list[Run]:
         """Runs bound to the memory that ``key`` names: kept ones if any are idle, otherwise new ones."""
         idle = self._idle.get(key)
@@ -109,7 +114,7 @@ class DeviceGraph:
 
     def load(self, loaded: LoadedProgram) -> None:
         """Run this program from now on; bindings to the former program go with that program."""
-        self._idle.clear()
+        self._idle = {}
         self.loaded.close()
         self.loaded = loaded
         self.steps = loaded.steps
@@ -118,11 +123,12 @@ class DeviceGraph:
 
     def forget_memory(self, memory: int) -> None:
         """Drop bindings that use this memory, which is about to go."""
-        for key in list(self._idle):
+        before, self._idle = self._idle, {}
+        for key, runs in before.items():
             count = len(key) // frames.BINDING.size
             ids = [frames.BINDING.unpack_from(key, i * frames.BINDING.size)[1] for i in range(count)]
-            if memory in ids:
-                del self._idle[key]
+            if memory not in ids:
+                self._idle[key] = runs
 
     def describe(self) -> dict[str, object]:
         """What other clients may know of this graph."""
@@ -130,7 +136,7 @@ class DeviceGraph:
 
     def close(self) -> None:
         """Free the engine's memory, and the program, which may lie in the client's memory."""
-        self._idle.clear()
+        self._idle = {}
         self.program = self.replacement = self.rehearsal = None
         self.loaded.close()
 
@@ -162,7 +168,7 @@ class UpdateableGraph(DeviceGraph):
         if isinstance(self.loaded, UpdateableProgram):  # otherwise it is not loaded, and gets the data when it is
             self.loaded.update(arrays)
         self._generation += 1
-        self._idle.clear()
+        self._idle = {}
 
     def replace(self, packed: PackedGraph, loaded: LoadedProgram, arrays: Data, grant: MemoryGrant) -> None:
         """Run another program with this data from now on; a graph that is switched does so from its next turn."""
@@ -193,7 +199,7 @@ class UpdateableGraph(DeviceGraph):
         """Give back the latest data."""
         self.updates = {}
         self._generation += 1
-        self._idle.clear()
+        self._idle = {}
         if self.update_grant is not None:
             self.update_grant.give_back()
 

@@ -113,6 +113,7 @@ class DeviceCore:
         if session.closed:
             return
         session.closed = True
+        self.executions.line_up()  # nothing of it is kept in a row
         for task in session.tasks:
             task.cancel()
         for context in session.contexts.values():

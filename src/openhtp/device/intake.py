@@ -6,6 +6,8 @@ queue costs more than the computing. They wait in the row, in the order of their
 at its inbox as often as between other steps. As soon as anything else is asked for, the rest of them line up
 with the scheduler, before it: an execution of another graph, one with a timeout or a profile, a cancel, a
 request.
+
+Once an execution was computed there, the C side of the engine reads and computes further ones like it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from openhtp.device.direct import is_free, is_short
 from openhtp.device.executions import Executions
 from openhtp.device.jobs import Reports
 from openhtp.device.loop import POLL_INTERVAL_NS, SchedulerFailed
+from openhtp.device.outbox import RECORDS_PER_PACKET
 from openhtp.device.runner import computed
 from openhtp.device.sessions import Session
+from openhtp.engine.native import ENOUGH, MOST_KEY_BYTES, MOST_KNOWN, NOTHING_MORE, NativeLine, native
 from openhtp.rpc import channel, frames
 from openhtp.rpc.channel import ProtocolError
 
@@ -41,22 +45,22 @@ FRAMES_PER_TURN = 64
 MAX_EARLY_CANCELS = 1024
 
 
-# What is done with the frame of an execution of a session, whose end is reported to the outlet.
-Take = Callable[[Session, Reports, bytes], None]
-
-
 class Intake:
     """Reads ducts. ``new_turn`` gives every client its share again."""
 
     def __init__(
-        self, executions: Executions, take: Take, on_end: Callable[[Connection, ServedDuct], None]
+        self,
+        executions: Executions,
+        row: ExecutionRow | None,
+        on_end: Callable[[Connection, ServedDuct], None],
     ) -> None:
-        """``take`` is given every EXECUTE frame."""
+        """Without a ``row``, all executions go to the scheduler."""
         self._executions = executions
-        self._take = take
+        self._take = executions.execute if row is None else row.take
+        self._read_ahead = None if row is None else row.read
         self._on_end = on_end
         self._turn = 0
-        self._view = memoryview(bytearray(channel.MAX_MESSAGE))
+        self._view = memoryview(bytearray(channel.MAX_MESSAGE) if row is None else row.buffer)
         self.took_any = False
 
     def new_turn(self) -> None:
@@ -79,10 +83,21 @@ class Intake:
             if connection.closed:
                 return True
             raise ProtocolError("an execution before Hello")
-        take, view, receive = self._take, self._view, duct.sock.recv_into
+        take, view, receive, read_ahead = self._take, self._view, duct.sock.recv_into, self._read_ahead
         while connection.share > 0 and not duct.closed:
+            count = ENOUGH
+            if read_ahead is not None and not connection.early_cancels:
+                taken, count = read_ahead(session, duct, connection.share)
+                if taken:
+                    connection.share -= taken
+                    self.took_any = True
+                if count == NOTHING_MORE:
+                    return True
+                if count == ENOUGH and connection.share <= 0:
+                    break
             try:
-                count = receive(view)
+                if count == ENOUGH:
+                    count = receive(view)
             except BlockingIOError:
                 return True
             except OSError:
@@ -94,6 +109,7 @@ class Intake:
             self.took_any = True
             kind = view[0]
             if kind == frames.EXECUTE:
+                duct.has_many = bool(view[1] & frames.FLAG_MANY)
                 take(session, duct.outlet, bytes(view[:count]))
                 if connection.early_cancels:
                     self._cancel_early(connection, frames.read_head(view).job)
@@ -145,6 +161,21 @@ class Intake:
             self._executions.cancel(session, job)
 
 
+class KnownGraph(NamedTuple):
+    """A graph whose executions may wait in the line: on which memory, and how many tensors they bind."""
+
+    session: Session
+    graph: DeviceGraph
+    bindings: int
+    kept: object
+    keys: set[bytes]
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was bound may still be used."""
+        return self.graph.kept_bindings is self.kept
+
+
 class RowEntry(NamedTuple):
     """An execution in the row: where its end is reported, its frame, and when that was read."""
 
@@ -153,8 +184,19 @@ class RowEntry(NamedTuple):
     received_ns: int
 
 
+# What ``ExecutionRow.read`` returns if frames have to be read one by one.
+_NOT_READ = (0, ENOUGH)
+# So many executions of a line are computed before their ends are reported, and none is begun after this time.
+_LONGEST_PIECE_NS = 60_000
+
+
 class ExecutionRow:
-    """At any time of one graph of one client. All methods belong to the loop's thread."""
+    """At any time of one graph of one client. All methods belong to the loop's thread.
+
+    Once an execution on some memory was computed here, the C side of the engine reads further frames that ask for
+    just the same, and computes them (``NativeLine``). There is never anything in the line while anything waits
+    in the row: before a frame that is not for the line, all of them go to the row.
+    """
 
     def __init__(self, core: DeviceCore) -> None:
         self._core = core
@@ -164,11 +206,47 @@ class ExecutionRow:
         self._graph: DeviceGraph
         # By the client's number of the execution.
         self._entries: dict[int, RowEntry] = {}
+        self.buffer = bytearray(channel.MAX_MESSAGE)
+        self._line: NativeLine | None = None
+        # What the line knows: a graph, its session, and the bindings that hold; None if it knows nothing.
+        self._known: KnownGraph | None = None
+        self._duct: ServedDuct  # of those that wait in the line
+
+    def read(self, session: Session, duct: ServedDuct, most: int) -> tuple[int, int]:
+        """Read frames into the line; returns how many, and what ``NativeLine.take`` does."""
+        known, line, core = self._known, self._line, self._core
+        if known is None or line is None or self._entries or core.executions.jobs or session is not known.session:
+            return _NOT_READ
+        graph, state = known.graph, line.state
+        before: int = state.count
+        if (before and duct is not self._duct) or not known.holds or not _fits(core, session, graph):
+            return _NOT_READ
+        size = line.take(duct.sock.fileno(), most, graph.context.queue_depth - graph.context.pending)
+        taken: int = state.count - before
+        if taken:
+            duct.has_many = bool(state.many)
+        if taken and not before:
+            self._session, self._graph, self._duct = session, graph, duct
+            core.loop.later(self._run)
+        return taken, size
 
     def take(self, session: Session, outlet: Reports, frame: bytes) -> None:
         """Take an EXECUTE frame: into the row if it may go there, to the scheduler otherwise."""
+        self._leave_line()
         if not self._join(session, outlet, frame):
             self._core.executions.execute(session, outlet, frame)
+
+    def _leave_line(self) -> None:
+        """Let those that wait in the line wait in the row."""
+        if self._line is None or not self._line.state.count:
+            return
+        known, outlet = self._known, self._duct.outlet
+        assert known is not None
+        for one in self._line.take_back():
+            flags = frames.FLAG_WAITED if one.waited else 0
+            head = frames.ExecuteHead(frames.EXECUTE, flags, known.bindings, known.graph.number, 1, job=one.job)
+            frame = frames.EXECUTE_HEAD.pack(*head) + one.key
+            self._entries[one.job] = RowEntry(outlet, frame, one.received_ns)
 
     def _join(self, session: Session, outlet: Reports, frame: bytes) -> bool:
         core, entries = self._core, self._entries
@@ -187,8 +265,7 @@ class ExecutionRow:
             or (entries and graph is not self._graph)
             or not self._is_alone(graph)
             or len(entries) >= graph.context.queue_depth - graph.context.pending
-            or not is_short(graph)
-            or not is_free(core, session, graph)
+            or not _fits(core, session, graph)
         ):
             return False
         if not entries:
@@ -210,6 +287,9 @@ class ExecutionRow:
 
     def line_up(self) -> None:
         """Give what is left of the row to the scheduler, in order: something else is asked for."""
+        if self._known is not None:
+            self._leave_line()
+            self._forget()
         if not self._entries:
             return
         entries, self._entries = self._entries, {}
@@ -232,15 +312,69 @@ class ExecutionRow:
         if core.executions.jobs:
             return  # lined up meanwhile, and new ones have come
         until_ns = core.clock.now() + POLL_INTERVAL_NS
-        while self._entries:
-            graph = self._graph
-            if not is_short(graph) or not is_free(core, self._session, graph):
+        line = self._line
+        while self._entries or (line is not None and line.state.count):
+            if not _fits(core, self._session, self._graph):
                 self.line_up()
                 return
-            job = next(iter(self._entries))
-            if self._compute_safely(job, self._entries.pop(job)) >= until_ns:
+            if self._entries:
+                job = next(iter(self._entries))
+                ended_ns = self._compute_safely(job, self._entries.pop(job))
+            else:
+                ended_ns = self._compute_line()
+            if ended_ns >= until_ns:
                 core.loop.later(self._run)
                 return
+
+    def _compute_line(self) -> int:
+        """Compute some of the line and report their ends; returns when the last of them ended."""
+        core, session, graph, line = self._core, self._session, self._graph, self._line
+        assert line is not None
+        records = line.compute(RECORDS_PER_PACKET, _LONGEST_PIECE_NS)
+        piece, computed = line.state, len(records) // frames.RECORD.size
+        ended_ns: int = piece.ended
+        if piece.failed:
+            self._leave_line()  # the next one is computed in the row, and its failure reported there
+        if not computed:
+            return ended_ns
+        session.executions += computed
+        graph.started = True
+        if piece.any_queued:
+            graph.queued_started = True
+        if computed > 1:
+            graph.note_step(piece.took_before)
+        graph.note_step(piece.took)
+        core.power.idle_since[graph.core] = ended_ns
+        core.executions.told = True
+        try:
+            self._duct.outlet.report_packed(records)
+        except Exception as error:
+            log.exception("the ends of %d executions of session %d", computed, session.number)
+            core.executions.on_broken(session, error)
+        return ended_ns
+
+    def _learn(self, key: bytes, count: int, runs: list[Run]) -> None:
+        """Have executions on this memory wait in the line from now on, if the C side can compute them."""
+        place: int = getattr(runs[0], "place", 0)
+        if not place or len(key) > MOST_KEY_BYTES:
+            return
+        session, graph, known = self._session, self._graph, self._known
+        if self._line is None:
+            side = native()
+            if side is None:
+                return
+            self._line = NativeLine(side, self.buffer, RECORDS_PER_PACKET, frames.RECORD.size)
+        if known is None or known.graph is not graph or known.bindings != count or not known.holds:
+            self._line.serve(graph.number, count, len(key))
+            known = self._known = KnownGraph(session, graph, count, graph.kept_bindings, set())
+        if key not in known.keys and len(known.keys) < MOST_KNOWN:
+            known.keys.add(key)
+            self._line.learn(key, place, runs)
+
+    def _forget(self) -> None:
+        self._known = None
+        if self._line is not None:
+            self._line.serve(0, 0, 0)
 
     def _compute_safely(self, job: int, entry: RowEntry) -> int:
         """Compute one; if our own code breaks, that is the end of this execution, or of its client, alone."""
@@ -283,6 +417,7 @@ class ExecutionRow:
         core.executions.told = True
         if failure is None:
             graph.give_back(key, runs)
+            self._learn(key, count, runs)
         self._report(job, entry, (began_ns, ended_ns), failure)
         return ended_ns
 
@@ -293,3 +428,8 @@ class ExecutionRow:
             entry.outlet.report(record)
         else:
             entry.outlet.report_failure(record, failure.message)
+
+
+def _fits(core: DeviceCore, session: Session, graph: DeviceGraph) -> bool:
+    """Whether executions of a graph may be computed in a row as things stand."""
+    return is_short(graph) and is_free(core, session, graph)

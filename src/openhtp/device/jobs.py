@@ -87,6 +87,10 @@ class Reports(Protocol):
         """Tell of a failure, in words."""
 
 
+# Of the records in one packet.
+_MOST_BYTES = frames.MAX_RECORDS * frames.RECORD.size
+
+
 class Outlet:
     """News not yet sent. ``notify`` is called whenever there is more."""
 
@@ -95,14 +99,19 @@ class Outlet:
     def __init__(self, notify: Callable[[], None]) -> None:
         # Frames that go before the next record, and packed records that may share a packet.
         self.extras: list[bytes] = []
-        self.records: list[bytes] = []
+        self.records = bytearray()
         self._notify = notify
 
     def report(self, record: frames.Record, extra: bytes = b"") -> None:
         """Tell of an end; ``extra`` is a frame that belongs to it."""
         if extra:
             self.extras.append(extra)
-        self.records.append(frames.RECORD.pack(*record))
+        self.records += frames.RECORD.pack(*record)
+        self._notify()
+
+    def report_packed(self, records: bytes) -> None:
+        """Tell of the ends of several executions, whose records are packed one behind the other."""
+        self.records += records
         self._notify()
 
     def report_failure(self, record: frames.Record, text: str) -> None:
@@ -114,8 +123,8 @@ class Outlet:
     def packets(self) -> list[bytes]:
         """Take all news as packets, in order."""
         packets, self.extras = self.extras, []
-        records, self.records = self.records, []
-        for start in range(0, len(records), frames.MAX_RECORDS):
-            part = records[start : start + frames.MAX_RECORDS]
-            packets.append(frames.BATCH_HEAD.pack(frames.DONE, 0, len(part)) + b"".join(part))
+        records, self.records = self.records, bytearray()
+        for start in range(0, len(records), _MOST_BYTES):
+            part = records[start : start + _MOST_BYTES]
+            packets.append(frames.BATCH_HEAD.pack(frames.DONE, 0, len(part) // frames.RECORD.size) + part)
         return packets

@@ -6,10 +6,12 @@ import select
 from collections.abc import Callable
 
 from openhtp.device.connection import Connection, ServedDuct
+from openhtp.rpc import frames
 from openhtp.rpc.channel import ProtocolError
 
-# Completions that may share one packet.
-RECORDS_PER_PACKET = 8
+# Completions that may share one packet: each packet wakes the client once.
+RECORDS_PER_PACKET = 16
+_FULL_BYTES = RECORDS_PER_PACKET * frames.RECORD.size
 # A client that leaves more packets than this unread is disconnected.
 MAX_UNSENT_PACKETS = 100_000
 
@@ -26,26 +28,33 @@ class Outbox:
         self._epoll = epoll
         self._guard = guard
         self._on_end = on_end
-        self._pending: dict[ServedDuct, Connection] = {}
+        # Ducts with news that is held back.
+        self.pending: dict[ServedDuct, Connection] = {}
 
     def tell(self, connection: Connection, duct: ServedDuct) -> None:
         """There is news on a duct: send it, or hold it back until ``flush``."""
         outlet = duct.outlet
-        if len(outlet.records) >= RECORDS_PER_PACKET or outlet.extras:
-            self._pending.pop(duct, None)
+        if len(outlet.records) >= _FULL_BYTES or outlet.extras:
+            self.pending.pop(duct, None)
             self._guard(connection, lambda c: self._send_news(c, duct))
         else:
-            self._pending[duct] = connection
+            self.pending[duct] = connection
+
+    def flush_waited(self) -> None:
+        """Send what was held back, except to clients that have many executions under way."""
+        for duct in [duct for duct in self.pending if not duct.has_many]:
+            connection = self.pending.pop(duct)
+            self._guard(connection, lambda c, duct=duct: self._send_news(c, duct))  # type: ignore[misc]
 
     def flush(self) -> None:
         """Send all that was held back."""
-        while self._pending:
-            duct, connection = self._pending.popitem()
+        while self.pending:
+            duct, connection = self.pending.popitem()
             self._guard(connection, lambda c, duct=duct: self._send_news(c, duct))  # type: ignore[misc]
 
     def forget(self, duct: ServedDuct) -> None:
         """A duct has ended."""
-        self._pending.pop(duct, None)
+        self.pending.pop(duct, None)
 
     def send_unsent(self, connection: Connection, duct: ServedDuct) -> None:
         """The client reads again."""

@@ -18,7 +18,7 @@ from openhtp.core.errors import InvalidArgument, QnnError
 from openhtp.device.answers import Answer, error_reply, unexpected, with_log
 from openhtp.device.connection import REST_NS, Connection, Entrance, ServedDuct
 from openhtp.device.core import DeviceCore
-from openhtp.device.intake import ExecutionRow, Intake, Take
+from openhtp.device.intake import ExecutionRow, Intake
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.onlookers import Onlookers
 from openhtp.device.outbox import Outbox
@@ -40,6 +40,9 @@ MAX_WAIT_NS = 3600 * 1_000_000_000
 MAX_READY = 64
 # How long the loop frees the remains of departed clients before the other clients have their turn.
 CLOSING_NS = 1_000_000
+# Completions that wait for further ones are sent when none came for so long, and after this time at the latest.
+HELD_NS = 8_000
+LONGEST_HELD_NS = 200_000
 # How long the loop pauses after a failure that concerned no client: the failure may repeat at once.
 BACK_OFF_S = 0.01
 # Threads of one client that wait for executions of their own at the same time.
@@ -79,13 +82,17 @@ class Server:
         # Closed only when nobody can post any more: the number might be another file's by then.
         weakref.finalize(self, os.close, self._wake).atexit = False
         self._pool = Pool(self._post)
-        self._intake = Intake(core.executions, self._row_or_queue(), self._on_duct_end)
+        # Only a device that computes by itself, in its own process, has a row.
+        row = ExecutionRow(core) if seat is None and core.library is None else None
+        self._intake = Intake(core.executions, row, self._on_duct_end)
         core.executions.on_broken = self._on_broken
         core.post = self._post
         core.loop.attach(self._post, self._epoll.fileno())
         core.run_elsewhere = lambda task, then: self._pool.submit(task, lambda: then(task.conclude()))
         self._watch(self._wake, self._on_wake)
         self._rests_until_ns: int | None = None
+        # Until when completions may wait for further ones.
+        self._held_until_ns = 0
         if door is not None:
             self._entrance = Entrance(door.listener, self.adopt)
             self._watch(door.listener.fileno(), self._on_connect)
@@ -110,6 +117,7 @@ class Server:
             except Exception:
                 log.exception("a turn of the loop failed")
                 select.select([], [], [], BACK_OFF_S)
+        self._outbox.flush()
         if self._onlookers is not None:
             self._onlookers.close()
         self._pool.close()
@@ -159,13 +167,6 @@ class Server:
         self._watch(control.fileno(), lambda _: self._guard(connection, self._on_control))
         self._connections[control.fileno()] = connection
 
-    def _row_or_queue(self) -> Take:
-        """Where executions go. Only a device that computes by itself, in its own process, has a row."""
-        core = self.core
-        if self._seat is not None or core.library is not None:
-            return core.executions.execute
-        return ExecutionRow(core).take
-
     # The loop's inbox
 
     def poll(self, timeout_ns: int | None) -> None:
@@ -180,9 +181,12 @@ class Server:
             timeout_ns = self._rest(self._rests_until_ns, timeout_ns)
         ready: list[tuple[int, int]] = []
         if timeout_ns is None or timeout_ns > 0:
-            self.flush()
+            if self._seat is not None:
+                self.flush()
             ready = self._watch_closely(timeout_ns)
         if not ready:
+            if timeout_ns != 0:
+                self._outbox.flush()
             ready = self._sleep(timeout_ns)
             if not ready:
                 return
@@ -191,6 +195,8 @@ class Server:
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler(events)
+        if self._outbox.pending and self.core.executions.jobs:
+            self._outbox.flush()  # a step may follow that takes long
 
     def _sleep(self, timeout_ns: int | None) -> list[tuple[int, int]]:
         """Wait for the next event; meanwhile one of the client's threads may compute."""
@@ -214,8 +220,18 @@ class Server:
             return []
         self._intake.took_any = False
         patience = self.core.power.polling_ns
+        if timeout_ns is not None:
+            patience = min(patience, timeout_ns)
+        if self._outbox.pending:
+            ready = self._look(min(patience, HELD_NS))
+            if ready:
+                return ready
+            self._outbox.flush()
+        return self._look(patience)
+
+    def _look(self, patience_ns: int) -> list[tuple[int, int]]:
         looking, poll = self._looking, self._epoll.poll
-        look = looking.begin(patience if timeout_ns is None else min(patience, timeout_ns))
+        look = looking.begin(patience_ns)
         while look:
             ready = poll(0)
             if ready:
@@ -224,9 +240,20 @@ class Server:
         return []
 
     def flush(self) -> None:
-        """Send all completions that were held back."""
-        self._outbox.flush()
-        executions = self.core.executions
+        """Send completions that were held back.
+
+        While nothing is with the scheduler, those of clients with many under way wait for further ones until
+        ``poll`` would sleep, or others have kept the loop busy for a while.
+        """
+        executions, outbox = self.core.executions, self._outbox
+        if outbox.pending:
+            now = self.core.clock.now()
+            if executions.jobs or now >= self._held_until_ns:
+                outbox.flush()
+            else:
+                outbox.flush_waited()
+            if not outbox.pending:
+                self._held_until_ns = now + LONGEST_HELD_NS
         if executions.told:
             executions.told = False
             if self._seat is not None and executions.jobs:

@@ -11,7 +11,20 @@ import ctypes
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p, create_string_buffer
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    create_string_buffer,
+)
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +87,27 @@ class _Row(ctypes.Structure):
     )
 
 
+MOST_KEY_BYTES, MOST_KNOWN, MOST_WAITING = 256, 64, 512
+
+
+class _Waiting(ctypes.Structure):
+    _fields_ = (("job", c_uint64), ("received", c_int64), ("known", c_int32), ("waited", c_int32))
+
+
+class _Line(ctypes.Structure):
+    _fields_ = (
+        *((name, c_uint32) for name in ("graph", "bindings", "key_bytes")),
+        *((name, c_int32) for name in ("known_count", "latest", "room", "first", "count")),
+        ("last_job", c_uint64),
+        *((name, c_int32) for name in ("many", "unused")),
+        *((name, c_int64) for name in ("ended", "took", "took_before")),
+        *((name, c_int32) for name in ("any_queued", "failed")),
+        ("bound", c_void_p * MOST_KNOWN),
+        ("keys", c_uint8 * MOST_KEY_BYTES * MOST_KNOWN),
+        ("waiting", _Waiting * MOST_WAITING),
+    )
+
+
 class Handle:
     """An object of the C side, released with this one. This one exists first, so no interrupt loses the other."""
 
@@ -110,6 +144,9 @@ class Native:
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
         self.run_row = _function(library.openhtp_run_row, c_void_p, c_void_p, c_int, POINTER(_Row))
+        line = POINTER(_Line)
+        self.take_frames = _function(library.openhtp_take_frames, c_int64, line, c_int, c_void_p, size, c_int)
+        self.compute_frames = _function(library.openhtp_compute_frames, c_int, line, c_void_p, c_int, c_int64)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
         self.has_products = bool(_function(library.openhtp_has_products, c_int)())
         places = (c_void_p,) * 3
@@ -334,6 +371,86 @@ def native_row(bound: Sequence[BoundSession]) -> NativeRow | None:
         return None
     side, places = native(), [one.place for one in bound]
     return NativeRow(side, places) if side is not None and all(places) else None
+
+
+class WaitingFrame(NamedTuple):
+    """An execution in a line: its number, its memory, when it was read, and whether its client waits for it."""
+
+    job: int
+    key: bytes
+    received_ns: int
+    waited: bool
+
+
+# Instead of the size of a frame: there is none yet, or as many as wanted were read.
+NOTHING_MORE, ENOUGH = -1, -2
+
+
+class NativeLine:
+    """Executions of one graph on known memory, which the C side reads from a socket and computes in order."""
+
+    __slots__ = ("_compute", "_frame", "_kept", "_pointer", "_record_bytes", "_records", "_room", "_take", "state")
+
+    def __init__(self, side: Native, buffer: bytearray, most_records: int, record_bytes: int) -> None:
+        """A frame that may not wait here is left in ``buffer``."""
+        # As the C side has it: ``count`` wait; the client of the last that was taken has ``many`` under way.
+        self.state = _Line()
+        self._pointer = byref(self.state)
+        self._frame, self._room = (c_uint8 * len(buffer)).from_buffer(buffer), len(buffer)
+        self._record_bytes = record_bytes
+        self._records = bytearray(most_records * record_bytes)
+        self._take = side.take_frames
+        self._compute = partial(
+            side.compute_frames, self._pointer, (c_uint8 * len(self._records)).from_buffer(self._records)
+        )
+        self._kept: list[object] = []
+
+    def serve(self, graph: int, bindings: int, key_bytes: int) -> None:
+        """Take executions of this graph with so much to say about their memory; none is known yet."""
+        line, self._kept = self.state, []
+        line.graph, line.bindings, line.key_bytes = graph, bindings, key_bytes
+        line.known_count = line.latest = line.took = line.took_before = 0
+
+    def learn(self, key: bytes, place: int, kept: object) -> None:
+        """Know memory: the session that is bound to it has its ``place`` for as long as ``kept`` lives.
+
+        Keys are no longer than ``MOST_KEY_BYTES``, and no more than ``MOST_KNOWN``.
+        """
+        line = self.state
+        number = line.known_count
+        self._kept.append(kept)
+        ctypes.memmove(line.keys[number], key, len(key))
+        line.bound[number] = place
+        line.known_count = number + 1
+
+    def take(self, socket: int, most: int, room: int) -> int:
+        """Read frames: at most ``most``, while no more than ``room`` wait.
+
+        Returns the size of a frame that may not wait here; 0 at the end of the connection, ``NOTHING_MORE`` or
+        ``ENOUGH``.
+        """
+        self.state.room = min(room, MOST_WAITING)
+        size: int = self._take(self._pointer, socket, self._frame, self._room, most)
+        return size
+
+    def compute(self, most: int, longest_ns: int) -> bytes:
+        """Compute what waits, in order: at most ``most``, none begun after ``longest_ns``; returns their records.
+
+        ``state`` then says when the last of them ``ended``, how long it and the one before it ``took``, whether
+        the client of any of them does not wait, and whether the next one ``failed``, which still waits.
+        """
+        done: int = self._compute(most, longest_ns)
+        return bytes(self._records[: done * self._record_bytes])
+
+    def take_back(self) -> list[WaitingFrame]:
+        """Those that wait, which wait here no longer."""
+        line = self.state
+        places = [line.waiting[(line.first + number) % MOST_WAITING] for number in range(line.count)]
+        line.count = 0
+        return [
+            WaitingFrame(one.job, bytes(line.keys[one.known])[: line.key_bytes], one.received, bool(one.waited))
+            for one in places
+        ]
 
 
 def failure(status: object) -> str:

@@ -68,10 +68,12 @@ _LONG_NS = 1_000_000
 class OrtRun:
     """One execution's bindings. ``step`` is one call into the runtime: about two microseconds of our own."""
 
-    __slots__ = ("_calls", "_kept", "_row")
+    __slots__ = ("_calls", "_kept", "_row", "place")
 
     def __init__(self, bound: Sequence[BoundSession], kept: tuple[Any, ...]) -> None:
         """``kept`` is memory that the calls read and write by its address."""
+        self.place = bound[0].place if len(bound) == 1 else 0
+        """Where the C side has the only session, for as long as this lives; 0 if it has not, or there are more."""
         self._calls = [one.call for one in bound]
         self._kept = (kept, bound)
         self._row = native_row(bound)

@@ -27,6 +27,8 @@ FLAG_DIMS = 1
 FLAG_ANSWER = 2
 # The sender of the execution waits for its end.
 FLAG_WAITED = 4
+# The sender has many executions under way and waits for none in particular: their ends may share packets.
+FLAG_MANY = 8
 
 # the fields of ExecuteHead, in order
 EXECUTE_HEAD = struct.Struct("<BBHIIIQQQ")

@@ -6,7 +6,8 @@
  * table, to which the runtime only ever adds. Nothing here knows Python; engine/native.py does.
  *
  * Its operators are products of one row of 16-bit numbers with 8-bit ones, which the runtime computes by a dozen nodes,
- * and images in another size (interpolation.c).
+ * and images in another size (interpolation.c). Executions of one session that follow each other are read from a socket
+ * and computed here, too (frames.c).
  *
  * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
  * caches follow them. */
@@ -401,6 +402,8 @@ API status openhtp_run_row(struct bound *const *bound, int count, struct row *ro
     }
     return NULL;
 }
+
+#include "frames.c"
 
 API status openhtp_create_container(void **made)
 {

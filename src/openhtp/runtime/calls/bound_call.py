@@ -129,16 +129,15 @@ class BoundCall:
         assert self._arguments is not None  # _look has run
         return send(
             Call(
-                callee=callee,
-                arguments=self._arguments,
-                caller=self,
+                callee,
+                self._arguments,
+                self,
+                notify,
+                None,
+                synchronous=synchronous,
                 called_ns=callee.link.now(),
-                deadline_at=0,
                 profile=None if profile is None else profile.sheet,
                 signal=None if signal is None else signal.interrupt,
-                notify=notify,
-                notify_param=None,
-                synchronous=synchronous,
                 bound=bound,
             ),
             enqueue,

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 # A plain number, as this is compared in every asynchronous call.
 _BASIC = int(ProfileLevel.BASIC)
+# A client that has more executions under way than this is told of several ends at once.
+_MANY = 8
+_PACK_HEAD = frames.EXECUTE_HEAD.pack
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -58,6 +61,7 @@ class Call:
     notify: Notify | None
     notify_param: object
     synchronous: bool
+    is_plain: bool  # whether it holds nothing but its graph and a place: that is so for most asynchronous calls
     bound: Shortcut | None
     link: Link
     notifier: Notifier
@@ -71,17 +75,17 @@ class Call:
 
     def __init__(
         self,
-        *,
         callee: Callee,
         arguments: Arguments,
         caller: object,
-        called_ns: int,
-        deadline_at: int,
-        profile: Sheet | None,
-        signal: Interrupt | None,
         notify: Notify | None,
         notify_param: object,
-        synchronous: bool,
+        *,
+        synchronous: bool = False,
+        called_ns: int = 0,
+        deadline_at: int = 0,
+        profile: Sheet | None = None,
+        signal: Interrupt | None = None,
         bound: Shortcut | None = None,
     ) -> None:
         # Written out, as a generated __init__ would need a second function for what follows from the callee.
@@ -89,7 +93,7 @@ class Call:
         self.called_ns, self.deadline_at = called_ns, deadline_at
         self.profile, self.signal = profile, signal
         self.notify, self.notify_param = notify, notify_param
-        self.synchronous, self.bound = synchronous, bound
+        self.synchronous, self.bound, self.is_plain = synchronous, bound, False
         self.link, self.notifier = callee.link, callee.notifier
         self.niceness = 0 if notify is None else own_niceness()
         self.timeout_at = self.sent_ns = 0
@@ -261,10 +265,12 @@ def _tell_what_gains(key: tuple[str, str]) -> None:
 
 def enqueue(call: Call) -> Execution:
     """Take handles, a place and memory for a call, then have it computed."""
-    link, profile = call.link, call.profile
+    link, profile, arguments = call.link, call.profile, call.arguments
+    is_bare = profile is None and call.signal is None and call.bound is None
+    if is_bare and not (call.synchronous or arguments.raw_count or arguments.dims):
+        return _enqueue_plain(call, link, arguments)
     timeout_at = call.hold_handles()
-    level = 0 if profile is None else profile.level
-    order, arguments, synchronous = link.data_order, call.arguments, call.synchronous
+    level, order, synchronous = 0 if profile is None else profile.level, link.data_order, call.synchronous
     if not synchronous and arguments.raw_count:
         _tell_what_gains(_RAW)
     if not synchronous and level > _BASIC:
@@ -317,6 +323,39 @@ def enqueue(call: Call) -> Execution:
             order.registered[call] = None  # the same, for most calls
         link.submit(execution, frame, call.sent)
     return execution
+
+
+def _enqueue_plain(call: Call, link: Link, arguments: Arguments) -> Execution:
+    """Enqueue an asynchronous call on registered memory, with nothing else to heed."""
+    callee = call.callee
+    callee.begin_call(call)
+    if not callee.places.try_take(call):
+        link.take_place(callee.places, call, None, _never)
+    call.is_plain = True
+    order = link.data_order
+    is_simple = order.is_simple
+    earlier = None if is_simple else order.earlier(call)
+    job = link.next_job()
+    execution = Execution(job, call)
+    flags = frames.FLAG_MANY if callee.places.used > _MANY else 0
+    head = _PACK_HEAD(
+        frames.EXECUTE, flags, arguments.count, callee.number, arguments.batch, 0, job, 0, call.deadline_at
+    )
+    frame = head + arguments.packed
+    if earlier:
+        order.note(call)
+        _delay(call, earlier, functools.partial(_send_late, call, frame))
+    elif not link.run_here(execution, frame, if_short=True):
+        if not is_simple:
+            order.note(call)
+        elif arguments.written:
+            order.registered[call] = None  # the same, for most calls
+        link.submit(execution, frame, _sent_without_signal)
+    return execution
+
+
+def _sent_without_signal(job: int) -> None:
+    """Nothing: no signal has to reach the call."""
 
 
 def _delay(call: Call, earlier: list[Execution], send_late: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ arrays are copied into and out of slots of shared memory that was registered onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,10 @@ class Callee:
     def end_call(self, call: Call) -> None:
         """The call is over; twice does nothing."""
         self._under_way[call.synchronous].discard(call)
+
+    def end_calls(self, calls: Collection[Call]) -> None:
+        """Asynchronous calls are over."""
+        self._under_way[False].difference_update(calls)
 
     def calls_queued(self) -> set[Call]:
         """Asynchronous calls that were accepted and are not over."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,19 @@ from openhtp.rpc import frames
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.notify import Notification
 from openhtp.runtime.calls.queue import CallbackReturn
-from openhtp.runtime.instruments.instrument import hooked
+from openhtp.runtime.instruments.instrument import Watched, hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_timeout
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from openhtp.runtime.calls.call import Call
+    from openhtp.runtime.calls.callee import Callee
+    from openhtp.runtime.calls.notify import EndedCall
     from openhtp.runtime.objects.app import AppRun
 
+_End = tuple["Execution", "Call"]
+"""An execution that ended well, and its call."""
 Outputs = dict[str, npt.NDArray[Any]]
 Notify = Callable[[Any, int], object]
 
@@ -51,11 +56,11 @@ class Execution:
     ``Graph.execute_async`` gives one to the user.
     """
 
-    __slots__ = ("_call", "_callbacks", "_error", "_notifier", "_outputs", "_wakers", "job", "record")
+    __slots__ = ("_call", "_callbacks", "_error", "_fields", "_notifier", "_outputs", "_wakers", "job")
 
     def __init__(self, job: int, call: Call | AppRun) -> None:
         self.job = job
-        self.record: Record | None = None
+        self._fields: tuple[int, ...] = ()
         self._call: Call | AppRun | None = call
         call.execution = self
         self._notifier = call.notifier
@@ -65,6 +70,11 @@ class Execution:
         # have neither.
         self._wakers: tuple[Callable[[], object], ...] = ()
         self._callbacks: tuple[Callable[[Execution], object], ...] = ()
+
+    @property
+    def record(self) -> Record | None:
+        """How the device saw it, once it is over."""
+        return Record(*self._fields) if self._fields else None
 
     def done(self) -> bool:
         """Whether the execution is over, whatever its outcome."""
@@ -201,7 +211,7 @@ class Execution:
         call = self._call
         if call is None:
             return
-        self.record = record
+        self._fields = record
         untold = call.notify is not None or bool(self._callbacks)
         try:
             self._outputs, self._error = self._outcome(call, record, text)
@@ -214,13 +224,8 @@ class Execution:
             call.finish(None, untold=untold)
         with _lock:
             self._call = None
-            wakers, callbacks = self._wakers, self._callbacks
-            self._wakers = self._callbacks = ()
-        for wake in wakers:
-            try:
-                wake()
-            except BaseException:
-                self._report("waking those who wait for execution %d", self.job)
+            callbacks, self._callbacks = self._callbacks, ()
+        self._wake()
         if call.notify is None and not callbacks:
             return
         last, on_return = len(callbacks) if untold else 0, CallbackReturn(call.places, call)
@@ -230,6 +235,30 @@ class Execution:
             self._notifier.post(notification, call.notify_param, code, after=None if last else on_return)
         for number, function in enumerate(callbacks, 1):
             self._notifier.post(function, self, after=on_return if number == last else None)
+
+    def _end_well(self, fields: tuple[int, ...], outputs: Outputs) -> None:
+        """Keep the outcome of a plain call; its end follows."""
+        self._fields, self._outputs = fields, outputs
+
+    def _let_go(self) -> bool:
+        """The end of a plain call, under the lock; returns whether anybody asked to hear of it."""
+        self._call = None
+        return bool(self._wakers or self._callbacks)
+
+    def _post_callbacks(self) -> None:
+        """Call functions that were added after it was seen that there are none."""
+        callbacks, self._callbacks = self._callbacks, ()
+        for function in callbacks:
+            self._notifier.post(function, self)
+
+    def _wake(self) -> None:
+        """Wake those who wait for the end, which has come."""
+        wakers, self._wakers = self._wakers, ()
+        for wake in wakers:
+            try:
+                wake()
+            except BaseException:
+                self._report("waking those who wait for execution %d", self.job)
 
     def _outcome(self, call: Call | AppRun, record: Record, text: str) -> tuple[Outputs | None, QnnError | None]:
         if record.status:
@@ -309,3 +338,73 @@ def complete_from(packet: bytes | memoryview, pending: dict[int, Execution]) -> 
         if execution is not None:
             profile = msgspec.msgpack.decode(packet[frames.PROFILE_HEAD.size :], type=DeviceProfile)
             execution._set_profile(profile)
+
+
+def complete_together(packet: bytes | memoryview, pending: dict[int, Execution]) -> None:
+    """Do as ``complete_from``, on a thread that no interrupt comes to.
+
+    Plain calls of one graph that end well, one behind the other, are completed together: each lock is taken once,
+    and the notify thread gets one entry.
+    """
+    if packet[0] != frames.DONE or Watched.executions:
+        complete_from(packet, pending)
+        return
+    ends: list[_End] = []
+    callee: Callee | None = None
+    for fields in frames.RECORD.iter_unpack(packet[frames.BATCH_HEAD.size :]):
+        execution = pending.get(fields[0])
+        if execution is None:
+            continue
+        call = execution._call
+        if call is None or fields[1] or not call.is_plain or execution._callbacks:
+            _complete_ends(ends, callee, pending)
+            ends = []
+            execution._complete(Record(*fields))
+            pending.pop(fields[0], None)
+            continue
+        plain: Call = call  # type: ignore[assignment]  # only calls of graphs are plain
+        if plain.callee is not callee:
+            _complete_ends(ends, callee, pending)
+            ends, callee = [], plain.callee
+        if not execution._fields:  # otherwise the packet tells of it twice
+            execution._end_well(fields, plain.arguments.registered_outputs(callee.ports))
+            ends.append((execution, plain))
+    _complete_ends(ends, callee, pending)
+
+
+def _complete_ends(ends: list[_End], callee: Callee | None, pending: dict[int, Execution]) -> None:
+    """End plain calls of a graph, as ``Execution._complete`` ends one."""
+    if not ends or callee is None:
+        return
+    try:
+        _finish_ends(ends, callee)
+    except BaseException:
+        log.exception("finishing %d executions", len(ends))
+        for execution, _ in ends:
+            execution._complete(Record(*execution._fields))
+    for execution, _ in ends:
+        pending.pop(execution.job, None)
+
+
+def _finish_ends(ends: list[_End], callee: Callee) -> None:
+    registered = callee.link.data_order.registered
+    calls: list[Call] = []
+    untold: deque[EndedCall] = deque()
+    for _, call in ends:
+        registered.pop(call, None)
+        calls.append(call)
+        if call.notify is not None:
+            untold.append(call)
+    callee.end_calls(calls)
+    callee.places.give_back_all(calls, [call for call in calls if call.notify is not None])
+    others: list[Execution] = []
+    with _lock:
+        for execution, _ in ends:
+            if execution._let_go():
+                others.append(execution)
+    for execution in others:
+        execution._wake()
+    if untold:
+        callee.notifier.post_ends(untold)
+    for execution in others:
+        execution._post_callbacks()

@@ -8,16 +8,35 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from openhtp.core import status as st
 from openhtp.core.locks import make_lock
 from openhtp.core.threads import OwnThread
 from openhtp.runtime.instruments.instrument import hooked
 
+if TYPE_CHECKING:
+    from openhtp.runtime.calls.queue import Places
+
 log = logging.getLogger(__name__)
 
+# By names of our own, as every asynchronous call asks.
+_getpriority, _PROCESS = os.getpriority, os.PRIO_PROCESS
 SLOW_CALLBACK_NS = 10_000_000
+
+
+class EndedCall(Protocol):
+    """A call that ended well, as its notification needs it."""
+
+    notify: Callable[[Any, int], object] | None
+    notify_param: object
+    niceness: int
+
+    @property
+    def places(self) -> Places:
+        """The queue that learns of the return of its callback."""
 
 
 Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] | None]
@@ -26,7 +45,7 @@ Posted = tuple[Callable[..., object], tuple[object, ...], Callable[[], object] |
 
 def own_niceness() -> int:
     """The niceness of the calling thread: on Linux each thread has its own."""
-    return os.getpriority(os.PRIO_PROCESS, 0)
+    return _getpriority(_PROCESS, 0)
 
 
 class Notification:
@@ -67,7 +86,9 @@ class Notifier:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Posted | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Posted | deque[EndedCall] | None] = queue.SimpleQueue()
+        # Calls that ended at the same time, and are not notified yet.
+        self._ended: deque[EndedCall] = deque()
         self.thread: threading.Thread | None = None
         self._closed = False
         self._start = make_lock("notify")
@@ -80,6 +101,12 @@ class Notifier:
         ``after`` is run when the function has returned or raised.
         """
         self._put((function, args, after))
+        if self.thread is None:
+            self._ensure_thread()
+
+    def post_ends(self, calls: deque[EndedCall]) -> None:
+        """Notify soon, in this order, that calls have ended well: one entry of the queue for all of them."""
+        self._queue.put(calls)
         if self.thread is None:
             self._ensure_thread()
 
@@ -119,7 +146,7 @@ class Notifier:
         """Queue something to call, or the word to end."""
         self._queue.put(item)
 
-    def _next(self) -> Posted | None:
+    def _next(self) -> Posted | deque[EndedCall] | None:
         """Wait for the next entry of the queue, on the notify thread."""
         return self._queue.get()
 
@@ -129,10 +156,12 @@ class Notifier:
 
     def _drop(self) -> int:
         """Forget callbacks that were not begun, and end after the one that runs; return how many these were."""
-        dropped = 0
+        dropped = len(self._ended)
+        self._ended.clear()
         with contextlib.suppress(queue.Empty):
             while True:
-                dropped += self._queue.get_nowait() is not None
+                item = self._queue.get_nowait()
+                dropped += len(item) if isinstance(item, deque) else item is not None
         self.stop()
         return dropped
 
@@ -173,6 +202,9 @@ class Notifier:
             item = self._next()
             if item is None:
                 is_to_end = True
+            elif isinstance(item, deque):
+                self._call_ends(item)
+                del item
             else:
                 self._call(*item)
                 del item
@@ -195,6 +227,35 @@ class Notifier:
         if after is not None:
             try:
                 after()
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    log.exception("the function after a notify callback failed")
+
+    def _call_ends(self, calls: deque[EndedCall]) -> None:
+        """Notify of calls that ended well. Their niceness is compared with the thread's at the begin."""
+        self._ended = calls
+        niceness, begin = own_niceness(), time.monotonic_ns()
+        while calls:
+            try:
+                call = calls.popleft()
+            except IndexError:  # dropped just now
+                return
+            if call.niceness != niceness:
+                with contextlib.suppress(PermissionError):
+                    os.setpriority(os.PRIO_PROCESS, 0, call.niceness)
+                niceness = own_niceness()
+            try:
+                assert call.notify is not None
+                call.notify(call.notify_param, 0)
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    log.exception("notify callback %r raised", call.notify)
+            end = time.monotonic_ns()
+            if end - begin > SLOW_CALLBACK_NS:
+                self._report_slow(call.notify, end - begin)
+            begin = end
+            try:
+                call.places.told(call)  # type: ignore[arg-type]
             except BaseException:
                 with contextlib.suppress(BaseException):
                     log.exception("the function after a notify callback failed")

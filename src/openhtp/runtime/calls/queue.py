@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from openhtp.core.errors import QnnError
@@ -118,8 +118,8 @@ class Places:
             if self._closed is not None:
                 raise self._closed()
             is_free = len(self._held) < self.depth and not self.waiters
-            # Nothing is untold in most calls, which then need not ask further.
-            may_be_behind = self._untold or self._notices or self._held_back
+            # Few are untold in most calls, which then need not ask further.
+            may_be_behind = self._held_back or len(self._untold) + len(self._notices) >= self._most_untold
             if not is_free or (
                 may_be_behind and self._is_behind() and not _is_urgent(holder) and not self._is_stuck()
             ):
@@ -169,12 +169,26 @@ class Places:
                 if untold and self._is_behind():
                     self._tell_all()  # from now on the waiters wait for callbacks, and not for ever
 
+    def give_back_all(self, holders: Collection[PlaceHolder], untold: Collection[PlaceHolder]) -> None:
+        """Requests with places were completed; of those that are ``untold``, a notification is still to come."""
+        with self._lock:
+            if untold:
+                if len(self._untold) + len(self._notices) < self._most_untold:
+                    self._told_ns = time.monotonic_ns()
+                self._untold.update(untold)
+            self._held.difference_update(holders)
+            if self.waiters:
+                self._hand_out()
+                if untold and self._is_behind():
+                    self._tell_all()  # as in ``give_back``
+
     def told(self, holder: PlaceHolder) -> None:
         """All callbacks of a request have returned; twice does nothing."""
-        with self._lock:
-            self._untold.discard(holder)
-            self._told_ns = time.monotonic_ns()
-            if self.waiters:
+        # Without the lock: a waiter that comes just now is either seen below, or counts this one as told.
+        self._untold.discard(holder)
+        self._told_ns = time.monotonic_ns()
+        if self.waiters:
+            with self._lock:
                 self._hand_out()
 
     def noticed(self, holder: PlaceHolder, number: int, notices: NoticeQueue) -> None:

@@ -27,7 +27,7 @@ from openhtp.rpc.channel import Disconnected
 from openhtp.rpc.frames import Record
 from openhtp.rpc.shm import unchangeable_whole
 from openhtp.runtime.calls.data_order import DataOrder, on_a_safe_thread
-from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, leave
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_together, leave
 from openhtp.runtime.calls.queue import PlaceHolder, Places
 from openhtp.runtime.links.control import Control, NoAnswer
 from openhtp.runtime.links.device_process import DeviceOptions, DeviceProcess, Serving, connect
@@ -183,27 +183,23 @@ class RpcLink:
 
     def submit(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution on its way."""
-        if not self._send(execution, frame):
+        job = execution.job
+        with self._send_lock:
+            is_gone = self._lost
+            if not is_gone:
+                self._pending[job] = execution
+                try:
+                    self._data.send(frame)
+                except OSError as error:
+                    if error.errno is None:
+                        raise  # not the system's but a signal handler's, and perhaps after it was sent
+                    # The thread that takes it out of the table decides: the reader may have completed it already.
+                    is_gone = self._pending.pop(job, None) is not None
+        if is_gone:
             refusal = self._gone()  # its words now: a device that hears of the loss closes this link
             self._await_notice_of_loss()
             raise refusal
-        sent(execution.job)
-
-    def _send(self, execution: Execution, frame: bytes) -> bool:
-        """Send a frame; False if the device is gone, and nobody else ends the execution."""
-        job = execution.job
-        with self._send_lock:
-            if self._lost:
-                return False
-            self._pending[job] = execution
-            try:
-                self._data.send(frame)
-            except OSError as error:
-                if error.errno is None:
-                    raise  # not the system's but a signal handler's, and perhaps after it was sent
-                # The thread that takes it out of the table decides: the reader may have completed it already.
-                return self._pending.pop(job, None) is None
-        return True
+        sent(job)
 
     def forward(self, execution: Execution, frame: bytes, sent: Sent) -> None:
         """Send an execution that was delayed."""
@@ -383,7 +379,7 @@ class RpcLink:
             if count == 0:
                 break
             try:
-                complete_from(buffer[:count], self._pending)
+                complete_together(buffer[:count], self._pending)
             except BaseException:
                 log.exception("completion frame")
         self._end()

@@ -39,6 +39,7 @@ class AppRun:
 
     profile: Sheet | None = None
     synchronous = False
+    is_plain = False
     graph_number: int | None = None
 
     def __init__(

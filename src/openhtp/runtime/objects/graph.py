@@ -340,7 +340,17 @@ class Graph:
         """
         if notify is not None:
             check_callable("notify", notify, "(param, status)")
-        return self._submit(inputs, outputs, profile, signal, notify, notify_param, deadline_us, synchronous=False)
+        if profile is not None or signal is not None or deadline_us is not None:
+            return self._submit(
+                inputs, outputs, profile, signal, notify, notify_param, deadline_us, synchronous=False
+            )
+        # The same without what most calls have not.
+        self._of.life.require("execute")
+        self.life.require("execute")
+        assert self.loaded is not None  # it is finalized
+        callee = self.loaded.callee
+        call = Call(callee, callee.bindings.arguments(inputs, outputs), self, notify, notify_param)
+        return send(call, self._enqueue)
 
     def _submit(
         self,
@@ -366,16 +376,16 @@ class Graph:
         if signal is not None:
             check_handle("signal", signal, Signal)
         call = Call(
-            callee=callee,
-            arguments=callee.bindings.arguments(inputs, outputs),
-            caller=self,
+            callee,
+            callee.bindings.arguments(inputs, outputs),
+            self,
+            notify,
+            notify_param,
+            synchronous=synchronous,
             called_ns=called_ns,
             deadline_at=0 if deadline_us is None else deadline_from(called_ns, deadline_us),
             profile=None if profile is None else profile.sheet,
             signal=None if signal is None else signal.interrupt,
-            notify=notify,
-            notify_param=notify_param,
-            synchronous=synchronous,
         )
         return send(call, self._enqueue)
 
