@@ -22,8 +22,12 @@ from openhtp.program.htp_program import HtpProgram
 
 _GRAIN = 64 * 1024
 """The buffer has whole pieces of this size."""
-_RESERVED = 512 * 1024
-"""Weights and strips under way take about this much, whatever the size of the VTCM."""
+_RESERVED = 640 * 1024
+"""Weights and strips under way of a picture take about this much, whatever the size of the VTCM."""
+_RESERVED_FLAT = 512 * 1024
+"""The same where a result is no picture but rows of a matrix."""
+_LARGE_RESULT, _NEARLY_WHOLE = 0.8, 0.85
+"""If a result with more than the former times the VTCM waits at all, the latter times of it do."""
 _SIDE = 8
 _CHANNELS = 32
 _FEW_CHANNELS = 4
@@ -31,6 +35,7 @@ _TABLE = "gather"
 _WINDOWED = frozenset({"conv", "dilated", "stem", "group", "conv3d", "depthwise", "pool"})
 _MOVING = frozenset({"transpose", "permute", "image_layout", "move"})
 _RESIZED = "resize"
+_REPEATING = "ResizeNearestNeighbor"
 _POOLED = "pool"
 _STEM = "stem"
 _PRODUCT = "matmul"
@@ -40,18 +45,24 @@ _STRIPS_UNDER_WINDOW = 4
 _HALVING = 1.5
 """A picture is halved if it has so many times the strips of the result, which may be filled up."""
 _STRIPS_UNDER_STEM = 4
-_TOO_LARGE_STEM = 2
-"""The first convolution of a picture is passed on in strips only if it has more than so many times the VTCM."""
-_LEAST_LARGE_PICTURE = 5 * MIB // 2
-_LARGE_PICTURE = 1.25
-"""A picture in blocks and what a convolution makes of it do not fit if they are more times the VTCM than this."""
-_PICTURE_SHARE = 0.45
-"""With 4 MB of VTCM, so much of what is too much of them waits."""
+_LEAST_PICTURE, _NEARLY_FULL, _OVERFULL = 0.62, 0.7, 1.5
+"""Borders of the size of a picture in blocks, in times of the VTCM. A smaller one does not wait at all."""
+_WAITS_PARTLY, _WAITS_MORE, _WAITS_MOST = 0.92, 1.2, 1.4
+"""How many times a picture between those borders waits. A larger one waits once."""
+_SEVERAL_TIMES = 2.5
+"""Strips of a picture of up to so many times the VTCM find room in 4 and 8 MB."""
+_STRIPS_SHARE = 0.285
+"""With 4 MB, so much of such a picture and of its result waits."""
+_STEM_OVERHEAD = 300 * 1024
+_MORE_FOR_STEM = 256 * 1024
+"""With 1 MB, a large window takes this much more, and so does a result that is larger than the picture."""
+_LEAST_STEM_BYTES = 2
 _LARGE_WINDOW = 5
 _UNROLLED = 6
 """A large window makes so many times the picture in blocks, if it is unrolled before the product."""
 _SMALLEST_VTCM = MIB
 _TOO_MANY_STRIPS = 1.2
+_FAR_TOO_LARGE = 4
 _MANY_WEIGHTS = 24 * MIB
 _STRIPS_HELD = 2
 _WEIGHTS_SHARE = 0.75
@@ -66,8 +77,8 @@ _ROWS = 32
 _PICTURE_RANK = 4
 _HEADS_SHARE = 0.5
 """Heads of attention that take more of the VTCM together are handed on one by one."""
-_SHALLOW = 0.4
-"""A block with an addition runs strip by strip if one of its results is larger than so many times the VTCM."""
+_SHALLOW = 0.5
+"""Kernels may run strip by strip if their results are larger than so many times the VTCM."""
 _LEAST_ROWS = 8
 _WAITING_STRIPS = 4 * MIB
 """Kernels run strip by strip even if so much of their strips waits in DDR."""
@@ -79,9 +90,6 @@ _SPACE = "conv3d"
 _SPACE_TWICE, _SPACE_WHOLE, _SPACE_PART = 12, 5.5, 2
 """How many times the VTCM planes in blocks are, if they wait nearly twice, once, and in part."""
 _NEARLY_TWICE = 1.75
-_LEAST_IN_PIECES = 2 * MIB
-_PIECE = MIB
-"""A result of more than the former leaves VTCM in pieces of the latter."""
 
 
 def spill_fill_bytes(program: HtpProgram, sizes: Sequence[KernelSize] | None = None) -> int:
@@ -157,9 +165,12 @@ def _picture_strips(picture: TensorSpec, result: TensorSpec, *, half: bool) -> i
 
     The picture lies in blocks of 32 channels, into which every second pixel of a row and of a column is put.
     """
+    size = element_bytes(picture, half=half)
     if len(result.shape) != _PICTURE_RANK or result.shape[2] <= _SIDE or picture.shape[1] < 2 * result.shape[1]:
         return 0
-    size = element_bytes(picture, half=half)
+    # Eight-bit networks do not leave their pictures in DDR.
+    if size < _LEAST_STEM_BYTES:
+        return 0
     return _STRIPS_UNDER_STEM * _SIDE * _up(result.shape[2], max(1, _SIDE // size)) * _CHANNELS * size
 
 
@@ -199,12 +210,15 @@ def _resized_to_be_moved(sizes: Sequence[KernelSize]) -> set[int]:
 
 
 def strips_in(size: KernelSize, shape: tuple[int, ...], *, moved: bool = False) -> int:
-    """Pieces of a result. What only moves data is cut as its result is, though its own rule has no cut.
+    """Pieces of a result. Pictures are cut even by ops without a cut, and what only moves data as its result is.
 
-    So is a picture that is resized and ``moved`` at once.
+    A picture that is interpolated is whole unless it is ``moved`` at once.
     """
-    if size.strips > 1 or not (moved or size.kind in _MOVING) or len(shape) < 2:
+    interpolated = size.kind == _RESIZED and size.op != _REPEATING and not moved
+    if size.strips > 1 or len(shape) < 2 or interpolated:
         return size.strips
+    if size.kind not in _MOVING:
+        return _strips_of_rows(shape)
     rows = -(-shape[-2] // _ROWS)
     return rows if len(shape) == 2 else max(rows, -(-shape[-3] // _SIDE))
 
@@ -300,15 +314,23 @@ def _walk(
             staying = {maker: nbytes for maker, nbytes in staying.items() if maker not in passed_on}
         if result.kind != _TABLE and number != first:
             under_way = _under_way(results, number, vtcm_bytes)
-            excess = sum(staying.values()) + working + result.picture + under_way - vtcm_bytes
+            excess = sum(staying.values()) + working + result.picture // 2 + under_way - vtcm_bytes
             gone = _spilled(staying, excess)
             if excess > sum(gone.values()):
                 gone[number] = excess - sum(gone.values())
+                if number not in passed_on and _waits_whole(result, vtcm_bytes):
+                    gone[number] = max(gone[number], int(_NEARLY_WHOLE * result.nbytes))
             waits[number] = gone
         alive = {maker for maker in alive if last[maker] > number}
         if last[number] > number:
             alive.add(number)
     return waits
+
+
+def _waits_whole(result: StripedResult, vtcm_bytes: int) -> bool:
+    """Whether nearly all of a result waits if any of it does. Those of resizings and first convolutions do not."""
+    large = result.rows > 1 and result.nbytes >= _LARGE_RESULT * vtcm_bytes
+    return large and not result.picture and result.kind != _RESIZED
 
 
 def _is_heavy(result: StripedResult, vtcm_bytes: int) -> bool:
@@ -320,7 +342,8 @@ def _under_way(results: Sequence[StripedResult], number: int, vtcm_bytes: int) -
     """Bytes of weights in VTCM while a kernel runs: its own and the next kernel's, and strips in any case."""
     weights = sum(each.weights for each in results[number : number + 2])
     share = 1 if results[number].kind in _DENSE else _WEIGHTS_SHARE
-    return max(_RESERVED, min(weights, int(share * vtcm_bytes), _MOST_WEIGHTS))
+    reserved = _RESERVED if results[number].rows > 1 else _RESERVED_FLAT
+    return max(reserved, min(weights, int(share * vtcm_bytes), _MOST_WEIGHTS))
 
 
 def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weights_bytes: int) -> tuple[int, int]:
@@ -330,24 +353,45 @@ def _first_convolution(results: Sequence[StripedResult], vtcm_bytes: int, weight
             return number, unrolled
         if not result.picture:
             continue
-        strip = result.nbytes // result.strips
         picture = result.picture // _STRIPS_UNDER_STEM * result.strips
-        strips = result.picture + _STRIPS_UNDER_WINDOW * strip
-        large_window = result.window >= _LARGE_WINDOW
-        # Strips of the unrolled window, too, if there is much else to be fetched.
-        many = large_window and weights_bytes > _MANY_WEIGHTS and strips + _UNROLLED * strip > vtcm_bytes
-        if vtcm_bytes <= _SMALLEST_VTCM and (strips > _TOO_MANY_STRIPS * vtcm_bytes or many):
-            if large_window:
-                return number, (1 + _UNROLLED) * picture + result.nbytes
-            return number, picture + 2 * result.nbytes - vtcm_bytes - MIB
-        if 2 * MIB < vtcm_bytes <= _LARGE_VTCM and picture + result.nbytes > vtcm_bytes:
-            return number, int(_PICTURE_SHARE * (picture + result.nbytes - vtcm_bytes))
-        in_strips = result.nbytes > vtcm_bytes and 2 * strips + _RESERVED <= vtcm_bytes
-        if picture + result.nbytes > max(_LEAST_LARGE_PICTURE, _LARGE_PICTURE * vtcm_bytes) and not in_strips:
-            # Half of a result that fits, though not beside the picture, waits a second time.
-            twice = vtcm_bytes > _LARGE_VTCM and result.nbytes <= vtcm_bytes
-            return number, result.nbytes * (3 if twice else 2) // 2
+        if vtcm_bytes <= _SMALLEST_VTCM and (waits := _made_whole(picture, result, vtcm_bytes, weights_bytes)):
+            return number, waits
+        if waits := _picture_waits(picture, result, vtcm_bytes):
+            return number, waits
     return -1, 0
+
+
+def _made_whole(picture: int, result: StripedResult, vtcm_bytes: int, weights_bytes: int) -> int:
+    """What waits if there is no room for strips of a picture and of what is made of it; 0 if there is."""
+    strip = result.nbytes // result.strips
+    strips = result.picture + _STRIPS_UNDER_WINDOW * strip
+    if result.window >= _LARGE_WINDOW:
+        # Strips of the unrolled window, too, if there is much else to be fetched.
+        many = weights_bytes > _MANY_WEIGHTS and strips + _UNROLLED * strip > vtcm_bytes
+        if many or picture >= _FAR_TOO_LARGE * vtcm_bytes or strips > _TOO_MANY_STRIPS * vtcm_bytes:
+            return (1 + _UNROLLED) * picture + result.nbytes
+    elif strips > _TOO_MANY_STRIPS * vtcm_bytes:
+        return picture + 2 * result.nbytes - vtcm_bytes - MIB
+    return 0
+
+
+def _picture_waits(picture: int, result: StripedResult, vtcm_bytes: int) -> int:
+    """What waits while the first convolution halves a picture that lies in VTCM in blocks."""
+    large_window, larger = result.window >= _LARGE_WINDOW, result.nbytes > picture
+    if vtcm_bytes <= _SMALLEST_VTCM:
+        more = _MORE_FOR_STEM * (large_window + larger)
+        return min(picture + more, max(0, picture + result.nbytes + _STEM_OVERHEAD + more - vtcm_bytes))
+    if picture <= _LEAST_PICTURE * vtcm_bytes:
+        return 0
+    if picture < vtcm_bytes:
+        return int(picture * (_WAITS_MORE if picture > _NEARLY_FULL * vtcm_bytes else _WAITS_PARTLY))
+    if vtcm_bytes <= 2 * MIB:
+        if large_window and picture > 2 * vtcm_bytes:
+            return 2 * picture + result.nbytes
+        return max(result.nbytes, int(picture * (_WAITS_MOST if picture < _OVERFULL * vtcm_bytes else 1)))
+    if picture <= _SEVERAL_TIMES * vtcm_bytes:
+        return int(_STRIPS_SHARE * (picture + result.nbytes)) if vtcm_bytes <= _LARGE_VTCM else 0
+    return result.nbytes
 
 
 def _unrolled_planes(planes: int, vtcm_bytes: int) -> int:
@@ -388,7 +432,7 @@ def strips_under_way(results: Sequence[StripedResult], vtcm_bytes: int) -> dict[
     for number, result in enumerate(results):
         if not result.exists or not readers[number]:
             continue
-        share = _TOO_LARGE_STEM if result.picture else _HEADS_SHARE if result.matrices > 1 else 1
+        share = _HEADS_SHARE if result.matrices > 1 else 1
         # Many weights pass over the whole input, piece by piece, so that it cannot come in strips.
         pressed = result.matrices == 1 and _is_heavy(results[readers[number][0]], vtcm_bytes)
         whole = pressed or result.nbytes <= share * vtcm_bytes
@@ -456,9 +500,7 @@ def _members(
     # A block is left out if its sum is not reached.
     while members and max(readers[member][-1] for member in members) > end:
         end = members.pop()
-    blocks = any(len(readers[member]) > 1 for member in members)
-    largest = max((results[member].nbytes for member in members), default=0)
-    return (members, end) if largest > (_SHALLOW if blocks else 1) * vtcm_bytes else ([], start)
+    return members, end
 
 
 def _in_strips(number: int, results: Sequence[StripedResult], readers: Sequence[Sequence[int]]) -> bool:
@@ -519,8 +561,7 @@ def _spilled(staying: Mapping[int, int], excess: int) -> dict[int, int]:
     for maker in sorted(staying, key=lambda maker: staying[maker], reverse=True):
         if excess <= 0:
             break
-        large = staying[maker] > _LEAST_IN_PIECES
-        gone[maker] = min(staying[maker], _up(excess, _PIECE)) if large else staying[maker]
+        gone[maker] = min(staying[maker], excess)
         excess -= gone[maker]
     return gone
 
