@@ -32,6 +32,7 @@ OWN = {
     "llm/tokenizer.py": "bytes that came through core/files.py",
     "engine/code_pages.py": "/proc",
     "engine/cutting.py": "opens sessions, not files",
+    "engine/native.py": "the package's own files",
     "engine/prepared.py": "opens sessions, not files",
     "engine/seal.py": "the user's own key, opened without blocking, with its owner and size checked; /proc",
     "engine/sessions.py": "what ONNX Runtime just wrote to a folder of ours",

@@ -65,6 +65,14 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert found.advice == f"unset {native.SWITCH}"
 
 
+def test_an_outdated_library_of_the_engine_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "absence", lambda: native.OUTDATED)
+    found = doctor.sessions()
+    assert isinstance(found, doctor.CheckupLine)
+    assert (found.health, "other C sources" in found.detail) == ("missing", True)
+    assert found.advice.startswith("compile it again with pip install -e .")
+
+
 def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

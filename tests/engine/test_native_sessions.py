@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import time
 import weakref
@@ -325,3 +326,25 @@ def test_sessions_of_the_package_are_computed_one_by_one(package_only: None, new
     chain = Chain()
     assert chain.run.row(0, 3, RowWatch(0, 0, NEVER, news)) is NOT_IN_A_ROW
     assert chain.computed() == [False, False, False]
+
+
+@pytest.mark.usefixtures("side")
+def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
+    sessions_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert native.absence() == ""
+    sources = tmp_path / "native"
+    shutil.copytree(Path(native.__file__).parent / "native", sources)
+    monkeypatch.setattr(native, "_SOURCES", sources)
+    native.native.cache_clear()
+    assert native.native() is not None
+    with (sources / "sessions.c").open("a") as file:
+        file.write("/* pulled */")
+    native.native.cache_clear()
+    assert native.native() is None
+    (warning,) = caplog.messages
+    assert "compiled from other C sources than those that are here. What to do: compile it again" in warning
+    assert native.absence() == native.OUTDATED
+    shutil.rmtree(sources)  # as in an app that was frozen without them
+    native.native.cache_clear()
+    assert native.native() is not None

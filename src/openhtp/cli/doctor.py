@@ -149,11 +149,12 @@ def sessions() -> CheckupLine | str:
         # C programs find no library then, so this is more than slow.
         cause = missing.split(f"; {REINSTALL}")[0]
         return CheckupLine(what="sessions", health=Health.BROKEN, detail=cause, advice=REINSTALL)
+    cures = {native.OUTDATED: native.RENEW, f"{native.SWITCH}=0 in your environment": f"unset {native.SWITCH}"}
     return CheckupLine(
         what="sessions",
         health=Health.MISSING,
-        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load more slowly",
-        advice=f"unset {native.SWITCH}" if native.SWITCH in missing else _COMPILE,
+        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load and run more slowly",
+        advice=cures.get(missing, _COMPILE),
     )
 
 

@@ -8,6 +8,7 @@ kernels make of equal constants.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,10 @@ SWITCH = "OPENHTP_NATIVE_SESSIONS"
 DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
 _FOLDER = Path(__file__).absolute().parent / "lib"
+_SOURCES = _FOLDER.with_name("native")
+OUTDATED = "its library was compiled from other C sources than those that are here"
+"""The cause if an installation from a checkout was not renewed when the checkout was."""
+RENEW = "compile it again with pip install -e . (or make .venv/.installed)"
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -154,11 +159,24 @@ def native() -> Native | None:
     path = _FOLDER / LIBRARY
     if os.environ.get(SWITCH) == "0" or not path.is_file():
         return None
+    slower = "sessions are made by the Python package of ONNX Runtime, which is slower"
+    if is_outdated():
+        log.warning("%s, as %s. What to do: %s", slower, OUTDATED, RENEW)
+        return None
     try:
         return Native(path)
     except Exception as error:  # the runtime's own have no base in common
-        log.info("sessions are made by the Python package of the runtime: %s", error)
+        log.warning("%s: %s. What to do: see openhtp doctor", slower, error)
         return None
+
+
+def is_outdated() -> bool:
+    """Whether the sources of the C side are here, and its library was compiled from others."""
+    sources = sorted(_SOURCES.glob("*.[ch]"))
+    if not sources:
+        return False
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+    return digest.encode() not in (_FOLDER / LIBRARY).read_bytes()
 
 
 def offer_operators(options: Any) -> None:
@@ -183,6 +201,8 @@ def absence() -> str:
         return str(error)
     except OSError as error:
         return str(loading_failure(_FOLDER / LIBRARY, error))
+    if is_outdated():
+        return OUTDATED
     return f"it does not fit ONNX Runtime {ort.__version__}"
 
 

@@ -160,6 +160,12 @@ API int openhtp_begin(void)
     return 0;
 }
 
+/* A digest of the sources of this library, by which Python sees whether it has to be compiled again. */
+#ifndef OPENHTP_SOURCES
+#define OPENHTP_SOURCES ""
+#endif
+API const char openhtp_sources[] = OPENHTP_SOURCES;
+
 API const char *openhtp_words(status failed)
 {
     return ((const char *(*)(status))table[GET_ERROR_MESSAGE])(failed);
