@@ -376,9 +376,9 @@ def _code(error: str) -> str:
     return str(_CODES.get(error, 1 if error else 0))
 
 
-def _remarks(options: dict[str, Any], made: set[str]) -> Iterator[str]:
+def _remarks(options: dict[str, Any], written: set[str]) -> Iterator[str]:
     for name in options:
-        if name not in made and re.fullmatch(r"\w{1,80}", name, re.ASCII):
+        if name not in written and re.fullmatch(r"\w{1,80}", name, re.ASCII):
             yield f"/* option {name} is left out */"
 
 

@@ -123,8 +123,8 @@ def _ops_behind(schematic: Schematic, steps: Sequence[Sequence[str]], step: int)
         op.id
         for name, ops in by_node.items()
         if name in of_all
-        for place, op in enumerate(ops)
-        if place * of_all[name] >= len(ops) * of_earlier[name]
+        for index, op in enumerate(ops)
+        if index * of_all[name] >= len(ops) * of_earlier[name]
     }
 
 
