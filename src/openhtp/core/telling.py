@@ -8,7 +8,7 @@ _told: set[tuple[str, ...]] = set()
 
 
 def is_told(key: tuple[str, ...]) -> bool:
-    """Whether something was logged under this key: for callers to whom making the words is too slow."""
+    """Whether something was logged under this key; it spares a caller the time to make the words."""
     return key in _told
 
 

@@ -93,7 +93,9 @@ def _with_known_values(proto: Any) -> Any:
         if needed.intersection(node.output) - known:
             needed.update(node_reads(node))
             kept.append(node)
-    constants = [numpy_helper.from_array(np.ascontiguousarray(values[name]), name) for name in sorted(known & needed)]
+    constants = [
+        numpy_helper.from_array(np.ascontiguousarray(values[name]), name) for name in sorted(known & needed)
+    ]
     graph.initializer.extend(constants)
     del graph.node[:]
     graph.node.extend(reversed(kept))

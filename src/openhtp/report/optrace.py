@@ -273,7 +273,7 @@ def _flow(
     starts: dict[int, int],
     places: dict[int, tuple[int, int]],
 ) -> Iterator[Json]:
-    """An arrow; it begins within the one op (viewers look for that) and ends where the other begins."""
+    """An arrow. It begins inside one op, where viewers look for it, and ends where the other op begins."""
     base = {"cat": category, "name": name, "id": f"{category}-{number}"}
     pid, tid = places[start.id]
     leaves = starts[start.id] + max(0, start.cycles - 1)

@@ -169,7 +169,7 @@ class LibraryGraph(Owner):
         memories: Mapping[str, LibraryMemory] | None = None,
         signal: LibrarySignal | None = None,
     ) -> dict[str, Array]:
-        """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0).
+        """Run once. ``inputs`` has every input by name; all may hold the same multiple of the batch (dimension 0).
 
         ``outputs`` are arrays to write into, all of them; without it they are made. ``memories`` has the
         registered memory of arrays that lie in some. ``signal`` ends the execution early, with ``Aborted``.
