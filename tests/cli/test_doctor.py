@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp.cli import doctor
 from openhtp.cli.main import app
+from openhtp.core.shared_library import OUTDATED
 from openhtp.engine import native
 from openhtp.vendor.backend import beginning
 from openhtp.vendor.library import LIBRARY_VARIABLE, failure, find_library
@@ -66,7 +67,7 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_an_outdated_library_of_the_engine_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "absence", lambda: native.OUTDATED)
+    monkeypatch.setattr(native, "absence", lambda: OUTDATED)
     found = doctor.sessions()
     assert isinstance(found, doctor.CheckupLine)
     assert (found.health, "other C sources" in found.detail) == ("missing", True)

@@ -21,6 +21,7 @@ from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core import interpreter
 from openhtp.core.errors import ExecutionError
+from openhtp.core.shared_library import OUTDATED
 from openhtp.engine import native
 from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import Lowered, lower_program
@@ -344,7 +345,7 @@ def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
     assert native.native() is None
     (warning,) = caplog.messages
     assert "compiled from other C sources than those that are here. What to do: compile it again" in warning
-    assert native.absence() == native.OUTDATED
+    assert native.absence() == OUTDATED
     shutil.rmtree(sources)  # as in an app that was frozen without them
     native.native.cache_clear()
     assert native.native() is not None

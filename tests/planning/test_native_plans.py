@@ -359,3 +359,15 @@ def test_an_interrupt_behind_the_call_that_makes_a_plan_leaves_none(core: Module
     assert made == freed
     assert all(made)
     functions.free(ctypes.c_void_p())  # and of none there is nothing to free
+
+
+@pytest.mark.usefixtures("core")
+def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plan.c").write_text("/* pulled */")
+    monkeypatch.setattr(native, "_SOURCES", tmp_path)
+    native.plan_core.cache_clear()
+    assert native.plan_core() is None
+    (warning,) = caplog.messages
+    assert "compiled from other C sources than those that are here. What to do: compile it again" in warning

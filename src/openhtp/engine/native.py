@@ -8,7 +8,6 @@ kernels make of equal constants.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
-from openhtp.core.shared_library import FOREIGN_WHEEL, check_file, loading_failure
+from openhtp.core.shared_library import FOREIGN_WHEEL, OUTDATED, RENEW, check_file, is_outdated, loading_failure
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort, part
 from openhtp.engine.opened import BoundSession, End
@@ -41,9 +40,6 @@ DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
 _FOLDER = Path(__file__).absolute().parent / "lib"
 _SOURCES = _FOLDER.with_name("native")
-OUTDATED = "its library was compiled from other C sources than those that are here"
-"""The cause if an installation from a checkout was not renewed when the checkout was."""
-RENEW = "compile it again with pip install -e . (or make .venv/.installed)"
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -160,7 +156,7 @@ def native() -> Native | None:
     if os.environ.get(SWITCH) == "0" or not path.is_file():
         return None
     slower = "sessions are made by the Python package of ONNX Runtime, which is slower"
-    if is_outdated():
+    if is_outdated(path, _SOURCES):
         log.warning("%s, as %s. What to do: %s", slower, OUTDATED, RENEW)
         return None
     try:
@@ -168,15 +164,6 @@ def native() -> Native | None:
     except Exception as error:  # the runtime's own have no base in common
         log.warning("%s: %s. What to do: see openhtp doctor", slower, error)
         return None
-
-
-def is_outdated() -> bool:
-    """Whether the sources of the C side are here, and its library was compiled from others."""
-    sources = sorted(_SOURCES.glob("*.[ch]"))
-    if not sources:
-        return False
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
-    return digest.encode() not in (_FOLDER / LIBRARY).read_bytes()
 
 
 def offer_operators(options: Any) -> None:
@@ -201,7 +188,7 @@ def absence() -> str:
         return str(error)
     except OSError as error:
         return str(loading_failure(_FOLDER / LIBRARY, error))
-    if is_outdated():
+    if is_outdated(_FOLDER / LIBRARY, _SOURCES):
         return OUTDATED
     return f"it does not fit ONNX Runtime {ort.__version__}"
 
