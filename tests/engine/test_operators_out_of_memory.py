@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from tests.capi.conftest import ROOT, build_script
 
 from openhtp.engine.native import DOMAIN
 from openhtp.engine.onnxruntime import onnxruntime
 from openhtp.engine.row_products import can_fuse
 
-SOURCE = Path(__file__).resolve().parents[2] / "src/openhtp/engine/native/sessions.c"
+SOURCE = ROOT / "src/openhtp/engine/native/sessions.c"
 SCARCE = """
 #include <stdlib.h>
 __attribute__((visibility("default"))) int memory_is_used_up;
@@ -45,14 +45,14 @@ PRODUCT = {"zero": 0, "rows": ROWS, "columns": 3, "rank": 2}
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C side with an allocator that can be told to have nothing left."""
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    compiler = build_script().compiler()
     if compiler is None:
         pytest.skip("there is no C compiler")
     folder = tmp_path_factory.mktemp("scarce")
     header, path = folder / "scarce.h", folder / "libscarce.so"
     header.write_text(SCARCE)
     words = ["-O1", "-fPIC", "-shared", "-include", header, "-o", path, SOURCE, "-ldl", "-lpthread"]
-    subprocess.run([compiler, *words], check=True)
+    subprocess.run([*compiler, *words], check=True)
     return path
 
 
