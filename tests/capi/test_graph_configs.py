@@ -153,9 +153,9 @@ def test_a_graph_that_its_context_cannot_have_is_an_error_in_the_log(
         context.create_graph(f"plain {number}")
     place = ctypes.c_void_p()
     compressed = optimization(Optimization.DLBC, 1)
-    given = pointer_list([compressed])
+    listing = pointer_list([compressed])
     with caplog.at_level(logging.ERROR, "openhtp.capi"):
-        asked = context.library.ask("graphCreate", context.handle, b"more", given, ctypes.addressof(place))
+        asked = context.library.ask("graphCreate", context.handle, b"more", listing, ctypes.addressof(place))
     assert asked == NOT_SUPPORTED
     assert "is one too many" in caplog.text
 

@@ -69,5 +69,5 @@ def test_an_output_may_have_any_name(folder: Path) -> None:
     onnx.save(model, folder / "odd.onnx")
     done = CliRunner().invoke(app, ["run", str(folder / "odd.onnx"), "--output", str(folder / "odd.npz")])
     assert done.exit_code == 0, (done.output, done.exception)
-    with np.load(folder / "odd.npz") as held:
-        assert held["file"].shape == (1, 10)
+    with np.load(folder / "odd.npz") as archive:
+        assert archive["file"].shape == (1, 10)

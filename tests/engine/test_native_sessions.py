@@ -83,10 +83,10 @@ def results(program: HtpProgram) -> dict[str, npt.NDArray[np.generic]]:
 @pytest.mark.parametrize("quantized", [True, False])
 def test_results_are_those_of_the_package(side: Native, quantized: bool, request: pytest.FixtureRequest) -> None:
     program = network("small_cnn", quantized=quantized)
-    found = results(program)
+    outputs = results(program)
     request.getfixturevalue("package_only")
     for name, values in results(program).items():
-        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(outputs[name], values)
 
 
 def test_ends_are_told_as_the_package_tells_them(side: Native) -> None:
@@ -187,14 +187,14 @@ shared, a = grown(native.SharedForms(side))
 alone, b = grown(None)
 print(round(alone), round(shared))
 """
-    found = subprocess.run(
+    completed = subprocess.run(
         interpreter.command("-c", words),
         env=interpreter.environment() | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{_src()}"},
         capture_output=True,
         text=True,
         check=True,
     )
-    alone, shared = map(int, found.stdout.split())
+    alone, shared = map(int, completed.stdout.split())
     assert alone > 44  # three times 16 MB, less what the heap had left over
     assert shared < 24
 
@@ -218,10 +218,10 @@ def test_refusals_are_in_the_words_of_the_runtime(side: Native) -> None:
 def test_kernels_that_share_nothing_are_no_obstacle(side: Native) -> None:
     program = network("small_cnn", quantized=True)
     forms = SharedForms(side)
-    made = prepare(program, lower_program(program), 1, whole=True)
-    assert made is not None
-    assert any(part.apart for part in made.parts)
-    for part in made.parts:
+    staged = prepare(program, lower_program(program), 1, whole=True)
+    assert staged is not None
+    assert any(part.apart for part in staged.parts)
+    for part in staged.parts:
         assert part.open(1, forms).session.outputs()
 
 
