@@ -312,7 +312,7 @@ def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
 def test_c5_floats_of_32_bits_are_told_of_where_no_chip_is_named(
     backend: LibraryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     x, y = (TensorSpec(name, (1, 8), DType.FLOAT_32, None, kind) for name, kind in FLOATS)
     call = OpCall("Relu", "r", (x,), (y,))
     for soc, told in (("SM8650", 0), (None, 1), (None, 1)):

@@ -281,7 +281,7 @@ def test_b7_a_read_budget_for_memory_that_is_not_mapped_is_told_of(
     caplog: pytest.LogCaptureFixture,
     is_mapped: bool,
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     room = ctypes.create_string_buffer(blob, len(blob))
     keep: list[Any] = []
     budget = custom("HtpContextConfig", HtpContextOption.FILE_READ_MEMORY_BUDGET, keep, number=4)

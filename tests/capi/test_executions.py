@@ -178,8 +178,8 @@ def test_a4_what_is_not_finalized_says_so_and_is_looked_at_anew_afterwards(conte
     graph = RawGraph(context, (X,), [], finalize=False)
     assert graph.ask("graphExecute", 0, 0, 0, 0, 0, 0) == NOT_FINALIZED
     graph.add_tensor(Y)
-    graph._graph.add_node(OpCall("Relu", "relu", (X,), (Y,)), {}, validate=False)
-    graph._graph.finalize()
+    graph.library_graph.add_node(OpCall("Relu", "relu", (X,), (Y,)), {}, validate=False)
+    graph.library_graph.finalize()
     x, y = rooms(graph)
     assert graph.execute([x], [y]) == 0
 
@@ -311,7 +311,7 @@ def test_a9_a_tensor_that_is_input_and_output_is_refused_in_words(
     tensor = tensor_struct(both, None, kept)
     assert graph.ask("tensorCreateGraphTensor", ctypes.addressof(tensor)) == UNSUPPORTED_TENSOR
     assert "use one that is written and one that is read" in caplog.text
-    graph._graph.finalize()  # without it, nothing is amiss
+    graph.library_graph.finalize()  # without it, nothing is amiss
     x, y = rooms(graph)
     assert graph.execute([x], [y]) == 0
     assert not graph.library.has_capability(519)

@@ -56,7 +56,7 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(native, "native", object)
     assert doctor.sessions() == "made by ONNX Runtime's C interface"
     monkeypatch.setattr(native, "native", lambda: None)
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     line = doctor.sessions()
     assert isinstance(line, doctor.CheckupLine)
     assert (line.health, "no C compiler" in line.detail, "gcc" in line.advice) == ("missing", True, True)
@@ -80,7 +80,7 @@ def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
     other = {"x86_64": 183}.get(platform.machine(), 62)
     (tmp_path / native.LIBRARY).write_bytes(b"\x7fELF".ljust(18, b"\0") + other.to_bytes(2, "little"))
     monkeypatch.setattr(native, "native", lambda: None)
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     line = doctor.sessions()
     assert isinstance(line, doctor.CheckupLine)
     assert line.health == "broken"

@@ -53,7 +53,7 @@ def test_what_cannot_be_written_is_told_in_a_line(
     folder: Path, name: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     before = (folder / "model.onnx").read_bytes()
     done = CliRunner().invoke(app, [*OUTPUTS[name], path])
     assert done.exit_code == 2, (done.exit_code, done.output, done.exception)

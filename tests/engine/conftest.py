@@ -22,7 +22,7 @@ def sessions_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def side(sessions_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Native]:
     """Sessions are made by the C side."""
-    monkeypatch.setattr(native, "_FOLDER", sessions_folder)
+    monkeypatch.setattr(native, "FOLDER", sessions_folder)
     monkeypatch.delenv(native.SWITCH, raising=False)
     native.native.cache_clear()
     found = native.native()

@@ -167,7 +167,7 @@ def test_equal_weights_of_sessions_of_other_sizes_take_memory_once(sessions_fold
 import numpy as np
 from pathlib import Path
 from openhtp.engine import native
-native._FOLDER = Path({str(sessions_folder)!r})
+native.FOLDER = Path({str(sessions_folder)!r})
 from openhtp.core.machine import give_back_freed
 from tests.engine.test_native_sessions import product
 side = native.native()
@@ -237,7 +237,7 @@ def test_harmful_optimisations_are_off_either_way(way: str, request: pytest.Fixt
 
 
 def test_without_the_compiled_part_the_package_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     native.native.cache_clear()
     assert native.native() is None
     (tmp_path / native.LIBRARY).write_bytes(b"no library")
@@ -336,7 +336,7 @@ def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
     assert native.absence() == ""
     sources = tmp_path / "native"
     shutil.copytree(Path(native.__file__).parent / "native", sources)
-    monkeypatch.setattr(native, "_SOURCES", sources)
+    monkeypatch.setattr(native, "SOURCES", sources)
     native.native.cache_clear()
     assert native.native() is not None
     with (sources / "sessions.c").open("a") as file:

@@ -40,7 +40,7 @@ def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def core(library_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Plans are made by the C core."""
-    monkeypatch.setattr(native, "_FOLDER", library_folder)
+    monkeypatch.setattr(native, "FOLDER", library_folder)
     monkeypatch.delenv(native.SWITCH, raising=False)
     native.plan_core.cache_clear()
     assert native.plan_core() is not None
@@ -360,7 +360,7 @@ def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "plan.c").write_text("/* pulled */")
-    monkeypatch.setattr(native, "_SOURCES", tmp_path)
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
     native.plan_core.cache_clear()
     assert native.plan_core() is None
     (warning,) = caplog.messages

@@ -387,9 +387,9 @@ def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:
 
     session = htp.InferenceSession(model, soc="SM8550")
     kind = session.executable.stay.kind
-    assert kind in hosts._devices
+    assert kind in hosts.devices
     session.close()
-    assert kind not in hosts._devices
+    assert kind not in hosts.devices
     with pytest.raises(htp.WrongState, match="closed"):
         session.run(None, feeds)
 

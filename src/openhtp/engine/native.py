@@ -38,8 +38,8 @@ SWITCH = "OPENHTP_NATIVE_SESSIONS"
 """An environment variable: ``0`` has all sessions made by the runtime's Python package."""
 DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
-_FOLDER = Path(__file__).absolute().parent / "lib"
-_SOURCES = _FOLDER.with_name("native")
+FOLDER = Path(__file__).absolute().parent / "lib"
+SOURCES = FOLDER.with_name("native")
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -152,11 +152,11 @@ def _function(function: Any, result: Any, *arguments: Any) -> Any:
 @cache
 def native() -> Native | None:
     """The C side of this process; None where it was not compiled, is switched off or does not fit the runtime."""
-    path = _FOLDER / LIBRARY
+    path = FOLDER / LIBRARY
     if os.environ.get(SWITCH) == "0" or not path.is_file():
         return None
     slower = "sessions are made by the Python package of ONNX Runtime, which is slower"
-    if is_outdated(path, _SOURCES):
+    if is_outdated(path, SOURCES):
         log.warning("%s, as %s. What to do: %s", slower, OUTDATED, RENEW)
         return None
     try:
@@ -168,7 +168,7 @@ def native() -> Native | None:
 
 def offer_operators(options: Any) -> None:
     """Let a session of the runtime's Python package have the operators of the C side, if that was compiled."""
-    path = _FOLDER / LIBRARY
+    path = FOLDER / LIBRARY
     if path.is_file():
         options.register_custom_ops_library(str(path))
 
@@ -179,16 +179,16 @@ def absence() -> str:
         return ""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0 in your environment"
-    if not (_FOLDER / LIBRARY).is_file():
+    if not (FOLDER / LIBRARY).is_file():
         return "there was no C compiler when openhtp was built"
     try:
-        check_file(_FOLDER / LIBRARY, FOREIGN_WHEEL)
-        ctypes.CDLL(str(_FOLDER / LIBRARY))
+        check_file(FOLDER / LIBRARY, FOREIGN_WHEEL)
+        ctypes.CDLL(str(FOLDER / LIBRARY))
     except QnnError as error:
         return str(error)
     except OSError as error:
-        return str(loading_failure(_FOLDER / LIBRARY, error))
-    if is_outdated(_FOLDER / LIBRARY, _SOURCES):
+        return str(loading_failure(FOLDER / LIBRARY, error))
+    if is_outdated(FOLDER / LIBRARY, SOURCES):
         return OUTDATED
     return f"it does not fit ONNX Runtime {ort.__version__}"
 

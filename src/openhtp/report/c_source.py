@@ -479,7 +479,7 @@ def _scalar(dtype: DType, array: Array) -> str:
 
 def _checked_type(word: str) -> str:
     if not isinstance(word, str) or word[1:] not in (*_C_TYPES, "b1"):
-        raise ValueError(f"type {word!r}")
+        raise ValueError(f"type {word!r} is none that C has")
     return word
 
 

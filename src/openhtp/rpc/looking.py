@@ -13,7 +13,7 @@ import time
 # How long both sides poll without a vote (decision 005). Calls that follow each other come within that time.
 UNASKED_NS = 60_000
 # With one core, looking would keep the other side from running at all.
-_CORES = len(os.sched_getaffinity(0))
+CORES = len(os.sched_getaffinity(0))
 # Two looks lie microseconds apart; this far only if somebody else had the core.
 _TAKEN_NS = 200_000
 # The rest after that, in which polls are short. Each rest is longer than the one before, until the thread has had
@@ -38,7 +38,7 @@ class Looking:
         """Whether polling is of use at all now."""
         self._began = self._last = now = time.monotonic_ns()
         self.patience_ns = patience_ns if now >= self._rests_until else min(patience_ns, UNASKED_NS)
-        return patience_ns > 0 and _CORES > 1
+        return patience_ns > 0 and CORES > 1
 
     def go_on(self) -> bool:
         """Whether to look once more."""
