@@ -10,6 +10,7 @@ other cross builds, is a promise that is checked.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -103,6 +104,12 @@ def compile_plans(root: Path, folder: Path) -> bool:
     return _compile(root / PLANNING / "native", PLANS, folder)
 
 
+def digest_of(sources: Path) -> str:
+    """Tells C sources from others. A library says which it was compiled from; ``engine/native.py`` compares."""
+    files = sorted(sources.glob("*.[ch]"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path) -> bool:
     command = compiler()
     if command is None:
@@ -115,6 +122,7 @@ def _compile(sources: Path, libraries: dict[str, tuple[str, ...]], folder: Path)
             new = library.with_name(f".{library.name}.new")
             words = [
                 *FLAGS,
+                f'-DOPENHTP_SOURCES="{digest_of(sources)}"',
                 f"-Wl,-soname,{library.name}",
                 "-o",
                 str(new),

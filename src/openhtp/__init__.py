@@ -17,7 +17,14 @@ def _homes() -> dict[str, str]:
 
     A module is imported when one of its names is first used, so importing the package alone costs next to nothing.
     """
-    stub = compile(__loader__.get_data(f"{__file__}i"), f"{__file__}i", "exec", _ONLY_PARSED)
+    try:
+        text = __loader__.get_data(f"{__file__}i")
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"openhtp has no {__file__}i, where its public names are: an app that is frozen needs the data files"
+            " of the package, too (for PyInstaller: --collect-data openhtp)"
+        ) from error
+    stub = compile(text, f"{__file__}i", "exec", _ONLY_PARSED)
     imports = (line for line in stub.body if isinstance(line, _ImportFrom))
     return {alias.name: line.module for line in imports for alias in line.names}
 

@@ -100,8 +100,8 @@ def test_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", OFFSETS)
 def test_offsets(name: str) -> None:
-    found = offsets(struct(name))
-    assert {field: found[field] for field in OFFSETS[name]} == OFFSETS[name]
+    places = offsets(struct(name))
+    assert {field: places[field] for field in OFFSETS[name]} == OFFSETS[name]
 
 
 def test_slots_fill_the_documented_tables() -> None:
@@ -139,9 +139,9 @@ def test_functions_left_null_are_left_out() -> None:
     table = (ctypes.c_void_p * 71)()
     answer = prototype(CORE["propertyHasCapability"])(lambda key: key + 1)
     table[0] = ctypes.cast(answer, ctypes.c_void_p).value
-    found = functions(ctypes.addressof(table), CORE)
-    assert list(found) == ["propertyHasCapability"]
-    assert found["propertyHasCapability"](41) == 42
+    entries = functions(ctypes.addressof(table), CORE)
+    assert list(entries) == ["propertyHasCapability"]
+    assert entries["propertyHasCapability"](41) == 42
 
 
 def test_tables_may_name_each_other_in_any_order() -> None:

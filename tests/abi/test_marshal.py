@@ -203,12 +203,12 @@ def test_static_data_survive_too(dtype: DType) -> None:
 def test_an_operation_survives_the_way_there_and_back() -> None:
     numbers = np.array([[1, 0], [2, 3]], np.uint32)
     keep: list[Any] = []
-    held = tensor_struct(TensorSpec("conv:pad", (2, 2), DType.UINT_32, kind=STATIC), numbers, keep)
+    tensor = tensor_struct(TensorSpec("conv:pad", (2, 2), DType.UINT_32, kind=STATIC), numbers, keep)
     params = [
         scalar_param("beta", 0.5, DType.FLOAT_32, "conv", keep),
         scalar_param("axis", -3, DType.INT_32, "conv", keep),
         scalar_param("keep", True, DType.BOOL_8, "conv", keep),
-        tensor_param("pad", held, "conv", keep),
+        tensor_param("pad", tensor, "conv", keep),
     ]
     inputs = [tensor_struct(A, None, keep), null_tensor(), tensor_struct(B, None, keep)]
     call = OpCall("Conv2d", "conv", (A, None, B), (OUT,))

@@ -176,9 +176,9 @@ def test_onnxruntime_has_one_door() -> None:
     door = ROOT / "src/openhtp/engine/onnxruntime.py"
     others = [path for folder in ("src", "tests", "tools", "examples") for path in (ROOT / folder).rglob("*.py")]
     for path in others:
-        found = re.search(r"^\s*(import|from) onnxruntime\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        match = re.search(r"^\s*(import|from) onnxruntime\b", path.read_text(encoding="utf-8"), re.MULTILINE)
         # A program of a user's that is about ONNX Runtime's own provider imports it as its users do.
-        assert path in (door, ROOT / "examples/ort_two_sessions.py") or found is None, path
+        assert path in (door, ROOT / "examples/ort_two_sessions.py") or match is None, path
 
 
 def test_no_paths_of_a_machine() -> None:

@@ -96,8 +96,8 @@ def _annotations(tree: ast.AST) -> list[ast.expr]:
 
 
 def _sources() -> list[Path]:
-    found = sorted(PACKAGE.rglob("*.py"))
-    return [path for path in found if path.relative_to(PACKAGE).parts[0] not in PROGRAMS]
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [path for path in paths if path.relative_to(PACKAGE).parts[0] not in PROGRAMS]
 
 
 @pytest.mark.parametrize("path", _sources(), ids=lambda path: str(path.relative_to(PACKAGE)))

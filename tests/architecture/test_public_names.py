@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,16 @@ assert warning.filename == "program.py", warning
 assert "is openhtp." in str(warning.message), warning
 """
     subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+
+
+def test_without_the_table_of_names_the_package_says_what_it_lacks(tmp_path: Path) -> None:
+    source = Path(openhtp.__file__)
+    package = tmp_path / "openhtp"
+    (package / "core").mkdir(parents=True)
+    for name in ("__init__.py", "core/__init__.py", "core/version.py"):
+        shutil.copy(source.parent / name, package / name)  # as an app frozen without data files has it
+    command = [sys.executable, "-c", "import openhtp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ImportError: openhtp has no " in done.stderr
+    assert "--collect-data openhtp" in done.stderr

@@ -23,7 +23,7 @@ OWN = {
     "cli/run.py": "opens members of an archive that it writes",
     "cli/_terminal.py": "/dev/null; /proc",
     "cli/main.py": "the package's own files",
-    "core/shared_library.py": "the head of the library that is to be loaded",
+    "core/shared_library.py": "the head of the library that is to be loaded; the package's own files",
     "cost/model.py": "a resource of the package",
     "cost/rates.py": "a resource of the package",
     "device/connection.py": "/dev/null",

@@ -54,23 +54,23 @@ class RawGraph:
         name: str = "g",
     ) -> None:
         self.library = context.library
-        self._graph = context.create_graph(name)
-        self.handle = self._graph.handle
+        self.library_graph = context.create_graph(name)
+        self.handle = self.library_graph.handle
         self.specs = {spec.name: spec for spec in specs}
         self.ids: dict[str, int] = {}
         self._keep: list[Any] = []
         for spec in specs:
             self.add_tensor(spec)
         for call in calls:
-            self._graph.add_node(call, params_of(call), validate=False)
+            self.library_graph.add_node(call, params_of(call), validate=False)
         if finalize:
-            self._graph.finalize()
+            self.library_graph.finalize()
 
     def add_tensor(self, spec: TensorSpec) -> None:
         """Also one that the other side of the same description would not write."""
         made: Any = tensor_struct(spec, None, self._keep)
         self.library.call("tensorCreateGraphTensor", self.handle, ctypes.addressof(made))
-        self._graph._tensors[spec.name] = (spec, made)
+        self.library_graph._tensors[spec.name] = (spec, made)
         self.specs[spec.name], self.ids[spec.name] = spec, made.id
 
     def room(self, name: str, array: Array, dims: Sequence[int] | None = None) -> TensorRoom:

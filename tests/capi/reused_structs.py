@@ -128,7 +128,7 @@ class AddClient:
         add = OpCall("ElementWiseAdd", "add", (specs[0], specs[1]), (specs[2],))
         self.graph.add_node(add, params_of(add))
         self.graph.finalize()
-        self.ids = [self.graph._io[name].id for name in NAMES]
+        self.ids = [self.graph.ends[name].id for name in NAMES]
         source = np.random.default_rng(1)
         self.arrays = [source.integers(0, 256, MOST_BATCHES * BYTES, np.uint8) for _ in NAMES]
         self.shared = [_SharedMemory(self, array) for array in self.arrays]

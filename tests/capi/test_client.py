@@ -77,9 +77,9 @@ def expected(given: dict[str, np.ndarray]) -> np.ndarray:
 def test_a_graph_is_built_and_run(device: LibraryDevice) -> None:
     graph = build(LibraryContext.create(device))
     for seed in range(3):
-        given = values(seed)
-        out = graph.execute(given)["o"]
-        assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+        inputs = values(seed)
+        out = graph.execute(inputs)["o"]
+        assert np.abs(out.astype(int) - expected(inputs).astype(int)).max() <= 1
 
 
 def test_injected_faults_are_codes_that_a_client_can_recover_from(device: LibraryDevice) -> None:
@@ -98,15 +98,15 @@ def test_injected_faults_are_codes_that_a_client_can_recover_from(device: Librar
 
 def test_a_context_is_saved_and_restored_with_its_tensor_ids(device: LibraryDevice) -> None:
     context = LibraryContext.create(device)
-    given = values()
-    first = build(context, "first").execute(given)["o"]
+    inputs = values()
+    first = build(context, "first").execute(inputs)["o"]
     build(context, "second", LibraryGraphOptions(vtcm_mb=4, hvx_threads=2, float16=True, optimization=3))
     blob = context.get_binary()
     context.free()
     restored = LibraryContext.from_binary(device, blob)
     assert list(restored.graphs) == ["first", "second"]
     for graph in restored.graphs.values():
-        assert np.array_equal(graph.execute(given)["o"], first)
+        assert np.array_equal(graph.execute(inputs)["o"], first)
 
 
 def test_metadata_tells_the_spill_fill_buffer(device: LibraryDevice, lib_dir: Path) -> None:
@@ -154,13 +154,13 @@ def test_updateable_data_are_taken_out_and_put_in(device: LibraryDevice) -> None
     graph = context.create_graph("g")
     constant = TensorSpec("b", SHAPE, DType.UFIXED_POINT_8, NARROW, TensorKind.UPDATEABLE_STATIC)
     call = OpCall("ElementWiseAdd", "add", (A, constant), (O,))
-    given = values()
+    inputs = values()
     graph.add_tensor(A)
-    graph.add_tensor(constant, given["b"])
+    graph.add_tensor(constant, inputs["b"])
     graph.add_tensor(O)
     graph.add_node(call, params_of(call))
     graph.finalize()
-    first = graph.execute({"a": given["a"]})["o"]
+    first = graph.execute({"a": inputs["a"]})["o"]
     library, size, written = device.library, ctypes.c_uint64(), ctypes.c_uint64()
     library.call("contextGetBinarySectionSize", context.handle, graph.handle, 1, ctypes.addressof(size))
     data = ctypes.create_string_buffer(size.value)
@@ -171,7 +171,7 @@ def test_updateable_data_are_taken_out_and_put_in(device: LibraryDevice) -> None
         "contextGetBinarySection", context.handle, graph.handle, 1, place, ctypes.addressof(written), None, None
     )
     library.call("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None)
-    assert np.array_equal(graph.execute({"a": given["a"]})["o"], first)
+    assert np.array_equal(graph.execute({"a": inputs["a"]})["o"], first)
     assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 7, place, None, None) == 5000
     data.raw = bytes(size.value)
     assert library.ask("contextApplyBinarySection", context.handle, graph.handle, 1, place, None, None) != 0
@@ -179,10 +179,10 @@ def test_updateable_data_are_taken_out_and_put_in(device: LibraryDevice) -> None
 
 def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: LibraryDevice) -> None:
     graph = build(LibraryContext.create(device))
-    given = [values(seed) for seed in range(3)]
+    inputs = [values(seed) for seed in range(3)]
     places = {name: np.empty(SHAPE, np.uint8) for name in "ab"}
     for turn in range(9):
-        source = given[turn % 3]
+        source = inputs[turn % 3]
         if turn % 2:  # the same memory with other data, and other memory
             for name, array in source.items():
                 places[name][...] = array
@@ -193,10 +193,10 @@ def test_the_same_structures_may_point_elsewhere_in_the_next_call(device: Librar
 
 def test_a_batch_is_a_multiple_of_the_graph_s(device: LibraryDevice) -> None:
     graph = build(LibraryContext.create(device))
-    given = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}
-    out = graph.execute(given)["o"]
+    inputs = {name: np.concatenate([array, array[:, ::-1]]) for name, array in values().items()}
+    out = graph.execute(inputs)["o"]
     assert out.shape == (2, *SHAPE[1:])
-    assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+    assert np.abs(out.astype(int) - expected(inputs).astype(int)).max() <= 1
 
 
 def test_profiles_have_events(backend: LibraryBackend, device: LibraryDevice) -> None:
@@ -290,8 +290,8 @@ def test_a_node_that_nothing_can_compute_is_an_error_only_if_its_result_is_used(
     assert refused.value.name == "QNN_GRAPH_ERROR_INVALID_OP_CONFIG"
     graph.add_node(ADD, params_of(ADD))
     graph.finalize()
-    given = values()
-    assert np.abs(graph.execute(given)["o"].astype(int) - expected(given).astype(int)).max() <= 1
+    inputs = values()
+    assert np.abs(graph.execute(inputs)["o"].astype(int) - expected(inputs).astype(int)).max() <= 1
 
 
 @pytest.mark.parametrize(("soc", "exact"), [("SM8650", False), ("SM8350", True), (None, True)])
@@ -305,14 +305,14 @@ def test_floats_are_halved_on_chips_that_are_named_and_halve_them(
         graph.add_tensor(spec)
     graph.add_node(call, params_of(call))
     graph.finalize()
-    given = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(1, 8)
-    assert np.array_equal(graph.execute({"x": given})["y"], given) is exact
+    data = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(1, 8)
+    assert np.array_equal(graph.execute({"x": data})["y"], data) is exact
 
 
 def test_c5_floats_of_32_bits_are_told_of_where_no_chip_is_named(
     backend: LibraryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     x, y = (TensorSpec(name, (1, 8), DType.FLOAT_32, None, kind) for name, kind in FLOATS)
     call = OpCall("Relu", "r", (x,), (y,))
     for soc, told in (("SM8650", 0), (None, 1), (None, 1)):
@@ -332,8 +332,8 @@ def test_two_nodes_may_have_one_name(device: LibraryDevice) -> None:
     for call in (OpCall("Relu", "add", (A,), (between,)), OpCall("ElementWiseAdd", "add", (between, B), (O,))):
         graph.add_node(call, params_of(call))
     graph.finalize()
-    given = {"a": np.full(SHAPE, 100, np.uint8), "b": np.full(SHAPE, 140, np.uint8)}
-    assert (graph.execute(given)["o"] == 134).all()
+    inputs = {"a": np.full(SHAPE, 100, np.uint8), "b": np.full(SHAPE, 140, np.uint8)}
+    assert (graph.execute(inputs)["o"] == 134).all()
 
 
 def test_slopes_are_held_to_the_order_of_axes_in_graphs_only(

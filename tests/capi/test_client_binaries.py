@@ -102,8 +102,15 @@ def create(
     """The code, and a handle."""
     place = ctypes.c_void_p()
     entry = "contextCreateFromBinary" + ("WithSignal" if signal else "")
-    given = (device.backend.handle, device.handle, pointer_list(configs), address, size, ctypes.addressof(place))
-    return device.library.ask(entry, *given, None, *([signal] if signal else [])), place.value or 0
+    arguments = (
+        device.backend.handle,
+        device.handle,
+        pointer_list(configs),
+        address,
+        size,
+        ctypes.addressof(place),
+    )
+    return device.library.ask(entry, *arguments, None, *([signal] if signal else [])), place.value or 0
 
 
 def abort_signal(device: LibraryDevice) -> int:
@@ -121,9 +128,9 @@ def own_bytes() -> int:
 def run(device: LibraryDevice, context: int, name: bytes) -> None:
     place = ctypes.c_void_p()
     device.library.call("graphRetrieve", context, name, ctypes.addressof(place))
-    given = values()
-    out = handles.find(GraphHeld, place.value or 0).graph.execute(given)["o"]
-    assert np.abs(out.astype(int) - expected(given).astype(int)).max() <= 1
+    inputs = values()
+    out = handles.find(GraphHeld, place.value or 0).graph.execute(inputs)["o"]
+    assert np.abs(out.astype(int) - expected(inputs).astype(int)).max() <= 1
 
 
 def test_b7_of_a_mapped_binary_that_the_client_keeps_no_copy_is_kept(
@@ -274,7 +281,7 @@ def test_b7_a_read_budget_for_memory_that_is_not_mapped_is_told_of(
     caplog: pytest.LogCaptureFixture,
     is_mapped: bool,
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     room = ctypes.create_string_buffer(blob, len(blob))
     keep: list[Any] = []
     budget = custom("HtpContextConfig", HtpContextOption.FILE_READ_MEMORY_BUDGET, keep, number=4)
@@ -411,8 +418,8 @@ class ListTold:
         self._listing = pointer_list(self._params)
 
     def create(self, signal: int | None = None) -> int:
-        given = (self.device.backend.handle, self.device.handle, self._listing, None, signal)
-        code = self.device.library.ask("contextCreateFromBinaryListAsync", *given)
+        arguments = (self.device.backend.handle, self.device.handle, self._listing, None, signal)
+        code = self.device.library.ask("contextCreateFromBinaryListAsync", *arguments)
         for room in self._rooms:  # as a client that frees it
             ctypes.memset(room, 0xA5, len(room))
         return code
@@ -502,8 +509,8 @@ def test_b7_of_mapped_binaries_of_a_list_no_copy_is_kept(device: LibraryDevice, 
     one.binary, one.size = address_of(mapped), len(mapped)
     one.notify = ctypes.cast(tell, ctypes.c_void_p)
     before = own_bytes()
-    given = (device.backend.handle, device.handle, pointer_list([one]), None, None)
-    device.library.call("contextCreateFromBinaryListAsync", *given)
+    arguments = (device.backend.handle, device.handle, pointer_list([one]), None, None)
+    device.library.call("contextCreateFromBinaryListAsync", *arguments)
     made = [told.get(timeout=PATIENCE_S) for _ in range(3)]  # two graphs and their context
     assert not any(code for *_, code in made)
     context = made[-1][1]

@@ -48,10 +48,10 @@ def device(lib_dir: Path) -> Iterator[LibraryDevice]:
 
 
 def plain(option: int, **body: Any) -> Any:
-    made = struct("Config")(option=option)
+    config = struct("Config")(option=option)
     for name, value in body.items():
-        setattr(made.of, name, value)
-    return made
+        setattr(config.of, name, value)
+    return config
 
 
 def custom(kind: str, option: int, keep: list[Any], **body: Any) -> Any:
@@ -74,14 +74,14 @@ def optimization(kind: int, value: float, keep: list[Any]) -> Any:
 def make_context(device: LibraryDevice, *configs: Any) -> tuple[int, int]:
     """The code, and a handle if it is 0."""
     place = ctypes.c_void_p()
-    given = (device.backend.handle, device.handle, pointer_list(list(configs)), ctypes.addressof(place))
-    return device.library.ask("contextCreate", *given), place.value or 0
+    arguments = (device.backend.handle, device.handle, pointer_list(list(configs)), ctypes.addressof(place))
+    return device.library.ask("contextCreate", *arguments), place.value or 0
 
 
 def make_graph(device: LibraryDevice, context: int, *configs: Any, name: bytes = b"g") -> tuple[int, int]:
     place = ctypes.c_void_p()
-    given = (context, name, pointer_list(list(configs)), ctypes.addressof(place))
-    return device.library.ask("graphCreate", *given), place.value or 0
+    arguments = (context, name, pointer_list(list(configs)), ctypes.addressof(place))
+    return device.library.ask("graphCreate", *arguments), place.value or 0
 
 
 # Contexts
@@ -101,9 +101,9 @@ def test_a_queue_depth_cannot_be_set_later(device: LibraryDevice) -> None:
     _, handle = make_context(device, queue_depth(25))
     given = [plain(ContextOption.PRIORITY, number=200), queue_depth(10)]
     assert device.library.ask("contextSetConfig", handle, pointer_list(given)) == NOT_SUPPORTED
-    held = handles.find(ContextHeld, handle).context
-    assert held.queue_depth == 25
-    assert held.priority.name == "NORMAL"  # all of a list or none of it
+    context = handles.find(ContextHeld, handle).context
+    assert context.queue_depth == 25
+    assert context.priority.name == "NORMAL"  # all of a list or none of it
 
 
 def test_no_list_of_changes_is_refused_and_an_empty_one_changes_nothing(device: LibraryDevice) -> None:
@@ -132,9 +132,9 @@ def test_options_of_backends_are_warned_of_or_refused(
 ) -> None:
     for option, code in ((1, 0), (2, 0), (77, INVALID_BACKEND_CONFIG), (0x7FFFFFFF, INVALID_BACKEND_CONFIG)):
         place, config = ctypes.c_void_p(), plain(option)
-        given = pointer_list([config])
-        assert device.library.ask("backendCreate", device.backend.log, given, ctypes.addressof(place)) == code
-        assert device.library.ask("backendSetConfig", device.backend.handle, given) == code
+        listing = pointer_list([config])
+        assert device.library.ask("backendCreate", device.backend.log, listing, ctypes.addressof(place)) == code
+        assert device.library.ask("backendSetConfig", device.backend.handle, listing) == code
         if not code:
             device.library.call("backendFree", place)
     assert "QNN_BACKEND_CONFIG_OPTION_PLATFORM is taken, and has no effect" in caplog.text
@@ -148,8 +148,8 @@ def test_options_of_contexts_that_nobody_supports_are_refused(device: LibraryDev
 @pytest.mark.parametrize("option", [0, 14, 999])
 def test_unknown_htp_options_of_contexts_are_refused(device: LibraryDevice, option: int) -> None:
     keep: list[Any] = []
-    given = custom("HtpContextConfig", option, keep)
-    assert make_context(device, given) == (INVALID_CONTEXT_CONFIG, 0)
+    config = custom("HtpContextConfig", option, keep)
+    assert make_context(device, config) == (INVALID_CONTEXT_CONFIG, 0)
 
 
 def test_b13_an_option_without_effect_is_a_warning_with_its_name(
@@ -169,13 +169,13 @@ def test_b13_an_option_of_another_kind_of_context_is_a_warning(
     keep: list[Any] = []
     place = ctypes.c_void_p()
     for flag, told in ((0, False), (1, True)):
-        given = custom("HtpContextConfig", HtpContextOption.PREPARE_ONLY, keep, flag=flag)
+        config = custom("HtpContextConfig", HtpContextOption.PREPARE_ONLY, keep, flag=flag)
         with caplog.at_level(logging.WARNING, "openhtp.capi"):
             device.library.call(
                 "contextCreateFromBinary",
                 device.backend.handle,
                 device.handle,
-                pointer_list([given]),
+                pointer_list([config]),
                 ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p),
                 len(blob),
                 ctypes.addressof(place),
@@ -186,9 +186,9 @@ def test_b13_an_option_of_another_kind_of_context_is_a_warning(
 
 def test_lists_that_are_null_or_empty_say_nothing(device: LibraryDevice) -> None:
     place = ctypes.c_void_p()
-    given = (device.backend.handle, device.handle)
+    arguments = (device.backend.handle, device.handle)
     for listing in (None, (ctypes.c_void_p * 1)()):
-        assert device.library.ask("contextCreate", *given, listing, ctypes.addressof(place)) == 0
+        assert device.library.ask("contextCreate", *arguments, listing, ctypes.addressof(place)) == 0
         context = place.value
         assert device.library.ask("graphCreate", context, b"g", listing, ctypes.addressof(place)) == 0
 
@@ -236,10 +236,10 @@ def test_b13_an_optimization_without_effect_is_a_warning_with_its_name(
 ) -> None:
     context, keep = LibraryContext.create(device), []
     with caplog.at_level(logging.WARNING, "openhtp.capi"):
-        given = optimization(Optimization.SPARSE_WEIGHTS_COMPRESSION, 1.0, keep)
-        assert make_graph(device, context.handle, given)[0] == 0
-        given = custom("HtpGraphConfig", HtpGraphOption.FINALIZE_CONFIG, keep)
-        assert make_graph(device, context.handle, given, name=b"h")[0] == 0
+        config = optimization(Optimization.SPARSE_WEIGHTS_COMPRESSION, 1.0, keep)
+        assert make_graph(device, context.handle, config)[0] == 0
+        config = custom("HtpGraphConfig", HtpGraphOption.FINALIZE_CONFIG, keep)
+        assert make_graph(device, context.handle, config, name=b"h")[0] == 0
     assert "QNN_HTP_GRAPH_OPTIMIZATION_TYPE_ENABLE_SPARSE_WEIGHTS_COMPRESSION" in caplog.text
     assert "QNN_HTP_GRAPH_CONFIG_OPTION_FINALIZE_CONFIG" in caplog.text
 
@@ -285,8 +285,8 @@ def test_a_graph_with_more_vtcm_than_the_chip_has_runs(device: LibraryDevice) ->
 def test_b2_dsp_memory_profiling_is_turned_on_and_off_later(device: LibraryDevice, flags: tuple[int, ...]) -> None:
     context, keep = LibraryContext.create(device), []
     for flag in flags:
-        given = custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=flag)
-        device.library.call("contextSetConfig", context.handle, pointer_list([given]))
+        config = custom("HtpContextConfig", HtpContextOption.DSP_MEMORY_PROFILING, keep, flag=flag)
+        device.library.call("contextSetConfig", context.handle, pointer_list([config]))
     profile = device.backend.create_profile(ProfileLevel.BASIC)
     device.library.call("contextFree", context.handle, profile.handle)
     told = {event.identifier for top in profile.events() for event in top.walk()}

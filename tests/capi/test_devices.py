@@ -65,8 +65,8 @@ class Client:
 
     def create(self, *configs: Any) -> int:
         place = ctypes.c_void_p()
-        given = (self.backend.log, pointer_list(list(configs)), ctypes.addressof(place))
-        code = self.library.ask("deviceCreate", *given)
+        arguments = (self.backend.log, pointer_list(list(configs)), ctypes.addressof(place))
+        code = self.library.ask("deviceCreate", *arguments)
         if not code:
             self.made.append(place.value or 0)
         return code

@@ -111,12 +111,12 @@ def test_b1_hvx_threads_change_until_the_first_execution(
     graph = unfinished(context)
     assert graph.set_config(threads(3)) == 0
     if late:
-        graph._graph.finalize()
+        graph.library_graph.finalize()
         assert stored(context, lib_dir).hvx_threads == 3
         assert graph.set_config(threads(1)) == 0
     else:
         assert graph.set_config(threads(1)) == 0
-        graph._graph.finalize()
+        graph.library_graph.finalize()
     assert stored(context, lib_dir).hvx_threads == 1
     for level in (ProfileLevel.BASIC, ProfileLevel.DETAILED):
         assert told(backend, graph, level)[8001] == 1
@@ -153,9 +153,9 @@ def test_a_graph_that_its_context_cannot_have_is_an_error_in_the_log(
         context.create_graph(f"plain {number}")
     place = ctypes.c_void_p()
     compressed = optimization(Optimization.DLBC, 1)
-    given = pointer_list([compressed])
+    listing = pointer_list([compressed])
     with caplog.at_level(logging.ERROR, "openhtp.capi"):
-        asked = context.library.ask("graphCreate", context.handle, b"more", given, ctypes.addressof(place))
+        asked = context.library.ask("graphCreate", context.handle, b"more", listing, ctypes.addressof(place))
     assert asked == NOT_SUPPORTED
     assert "is one too many" in caplog.text
 
@@ -193,7 +193,7 @@ def test_b13_an_option_without_effect_is_a_warning_also_later(
 def test_b1_what_is_fixed_by_preparation_changes_before_it_only(context: LibraryContext, lib_dir: Path) -> None:
     graph = unfinished(context)
     assert graph.set_config(vtcm(2), optimization(Optimization.FINALIZE_FLAG, 3.0)) == 0
-    graph._graph.finalize()
+    graph.library_graph.finalize()
     assert (stored(context, lib_dir).vtcm, stored(context, lib_dir).optimization) == (2 << 20, 3)
     for option in (vtcm(4), optimization(Optimization.FINALIZE_FLAG, 1.0), optimization(Optimization.DLBC, 1.0)):
         assert graph.set_config(option) == FINALIZED
@@ -206,7 +206,7 @@ def with_slc(context: LibraryContext) -> RawGraph:
     """In little VTCM, so that something spills."""
     graph = unfinished(context)
     assert graph.set_config(slc(1.0), vtcm(1)) == 0
-    graph._graph.finalize()
+    graph.library_graph.finalize()
     return graph
 
 
@@ -238,7 +238,7 @@ def test_b10_what_a_binary_says_about_threads_and_compression(device: LibraryDev
     chosen = LibraryContext.create(device)
     graph = unfinished(chosen)
     assert graph.set_config(optimization(Optimization.DLBC, 1.0), threads(2)) == 0
-    graph._graph.finalize()
+    graph.library_graph.finalize()
     assert (stored(chosen, lib_dir).hvx_threads, stored(chosen, lib_dir).dlbc) == (2, 1)
 
 
@@ -246,7 +246,7 @@ def test_b10_what_a_binary_says_about_threads_and_compression(device: LibraryDev
 def test_compression_is_on_from_one_up(context: LibraryContext, lib_dir: Path, value: float, on: int) -> None:
     graph = unfinished(context)
     assert graph.set_config(optimization(Optimization.DLBC, value)) == 0
-    graph._graph.finalize()
+    graph.library_graph.finalize()
     assert stored(context, lib_dir).dlbc == on
 
 

@@ -72,8 +72,8 @@ def test_a_quantized_operator_is_within_one_step_of_the_cpu(case: Case, library:
 def test_a_float_operator_is_within_half_precision_of_the_cpu(case: Case, library: str) -> None:
     model = float_model(case)
     feeds = feeds_of(case, 1)
-    made = session(model, library, {"soc_model": "57", "enable_htp_fp16_precision": "1"})
-    for one, other in zip(made.run(None, feeds), on_cpu(model, feeds), strict=True):
+    ort_session = session(model, library, {"soc_model": "57", "enable_htp_fp16_precision": "1"})
+    for one, other in zip(ort_session.run(None, feeds), on_cpu(model, feeds), strict=True):
         allowed = 0.004 * max(1.0, float(np.abs(other.astype(np.float64)).max()))
         assert (np.abs(one.astype(np.float64) - other.astype(np.float64)) <= allowed).mean() >= 0.999
 
@@ -121,9 +121,9 @@ def test_contexts_are_dumped_and_loaded(embedded: str, library: str, tmp_path: P
 @pytest.mark.parametrize("level", ["basic", "detailed", "optrace"])
 def test_profiles_are_written(level: str, library: str, add: onnx.ModelProto, tmp_path: Path) -> None:
     file = tmp_path / "profile.csv"
-    made = session(add, library, {"profiling_level": level, "profiling_file_path": str(file)})
-    made.run(None, feeds_of(ADD, 1))
-    del made
+    ort_session = session(add, library, {"profiling_level": level, "profiling_file_path": str(file)})
+    ort_session.run(None, feeds_of(ADD, 1))
+    del ort_session
     gc.collect()
     text = file.read_text()
     assert "EXECUTE" in text.upper()
@@ -134,21 +134,21 @@ def test_run_options(library: str, add: onnx.ModelProto) -> None:
     from openhtp.engine.onnxruntime import onnxruntime as ort
 
     feeds = feeds_of(ADD, 1)
-    made = session(add, library)
+    ort_session = session(add, library)
     run = ort.RunOptions()
     run.add_run_config_entry("qnn.htp_perf_mode", "burst")
     run.add_run_config_entry("qnn.htp_perf_mode_post_run", "power_saver")
-    agree(add, made.run(None, feeds, run), on_cpu(add, feeds))
+    agree(add, ort_session.run(None, feeds, run), on_cpu(add, feeds))
 
 
 def test_a_workload_changes_between_runs(library: str, add: onnx.ModelProto) -> None:
     feeds = feeds_of(ADD, 1)
     wanted = on_cpu(add, feeds)
-    made = session(add, library)
-    agree(add, made.run(None, feeds), wanted)
+    ort_session = session(add, library)
+    agree(add, ort_session.run(None, feeds), wanted)
     for word in ("Efficient", "Default"):
-        made.set_ep_dynamic_options({"ep.dynamic.workload_type": word})
-        agree(add, made.run(None, feeds), wanted)
+        ort_session.set_ep_dynamic_options({"ep.dynamic.workload_type": word})
+        agree(add, ort_session.run(None, feeds), wanted)
 
 
 @pytest.mark.parametrize("transport", ["inprocess", "rpc"])
@@ -221,13 +221,13 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("own_process")
 def test_a_lost_device_is_an_engine_error_and_a_new_session_works(library: str, add: onnx.ModelProto) -> None:
     feeds = feeds_of(ADD, 1)
-    made = session(add, library)
-    made.run(None, feeds)
+    ort_session = session(add, library)
+    ort_session.run(None, feeds)
     for pid in _device_processes():
         os.kill(pid, signal.SIGKILL)
-    made.disable_fallback()
+    ort_session.disable_fallback()
     with pytest.raises(Exception, match=r"ENGINE_ERROR|DEVICE_RESET"):
-        made.run(None, feeds)
+        ort_session.run(None, feeds)
     again = session(add, library)
     agree(add, again.run(None, feeds), on_cpu(add, feeds))
 
@@ -237,11 +237,11 @@ def test_an_injected_restart_is_an_engine_error_and_a_new_session_works(
 ) -> None:
     feeds = feeds_of(ADD, 1)
     with inject("ssr@graphExecute:2") as plan:
-        made = session(add, library)
-        made.disable_fallback()
-        wanted = made.run(None, feeds)
+        ort_session = session(add, library)
+        ort_session.disable_fallback()
+        wanted = ort_session.run(None, feeds)
         with pytest.raises(Exception, match=r"ENGINE_ERROR|DEVICE_RESET"):
-            made.run(None, feeds)
+            ort_session.run(None, feeds)
         again = session(add, library).run(None, feeds)
     assert [one.tolist() for one in again] == [one.tolist() for one in wanted]
     assert [met.call for met in plan.met] == [2]
@@ -301,10 +301,10 @@ def test_threads_create_run_and_destroy_sessions(library: str, add: onnx.ModelPr
     def work() -> None:
         try:
             for _ in range(3):
-                made = session(add, library)
+                ort_session = session(add, library)
                 for _ in range(5):
-                    agree(add, made.run(None, feeds), wanted)
-                del made
+                    agree(add, ort_session.run(None, feeds), wanted)
+                del ort_session
         except BaseException as error:
             errors.append(error)
 

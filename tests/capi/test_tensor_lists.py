@@ -77,7 +77,7 @@ def test_other_attributes_are_those_of_creation(graph: RawGraph) -> None:
 def test_another_type_than_that_of_creation_is_a_warning_once(
     graph: RawGraph, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     a, b, y = rooms(graph)
     assert graph.execute([a, b], [y]) == 0
     unset = 0x7FFFFFFF
@@ -106,7 +106,7 @@ def test_a_graph_without_inputs_is_executed_without_a_list(context: LibraryConte
     graph.add_tensor(Y)
     graph.add_node(OpCall("Relu", "relu", (constant,), (Y,)), {})
     graph.finalize()
-    y = TensorRoom(Y, graph._io["y"].id, np.zeros((1, 8), np.float32), None)
+    y = TensorRoom(Y, graph.ends["y"].id, np.zeros((1, 8), np.float32), None)
     code = context.library.ask("graphExecute", graph.handle, 0, 0, ctypes.addressof(y.struct), 1, 0, 0)
     assert code == 0
     assert np.array_equal(y.array, np.maximum(STEPS - 4, 0))

@@ -140,7 +140,7 @@ def test_a_study_has_the_chip_and_the_votes_of_a_config(tmp_path: Path, monkeypa
     (tmp_path / "chip.json").write_text(json.dumps(config))
     result = invoke("sweep study.json --config_file chip.json --json out.json", tmp_path, monkeypatch)
     assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert {(row["values"]["soc"], row["values"]["perf_profile"]) for row in found["points"]} == {
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert {(row["values"]["soc"], row["values"]["perf_profile"]) for row in document["points"]} == {
         ("SM8550", "power_saver")
     }

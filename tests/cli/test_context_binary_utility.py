@@ -44,10 +44,10 @@ def test_the_document(binary: Path, tmp_path: Path) -> None:
     assert "first" in result.output
     text = out.read_text()
     assert text.startswith('{\n    "header"'), "indented by four"
-    found = json.loads(text)
-    assert found["header"]["artifact_type"] == "CONTEXT_BINARY_INFO"
-    assert found["version"] == "QNN_SYSTEM_CONTEXT_BINARY_INFO_VERSION_3"
-    info = found["info"]
+    document = json.loads(text)
+    assert document["header"]["artifact_type"] == "CONTEXT_BINARY_INFO"
+    assert document["version"] == "QNN_SYSTEM_CONTEXT_BINARY_INFO_VERSION_3"
+    info = document["info"]
     assert info["backendId"] == 6
     assert info["contextBlobVersion"] == "7.0.0"
     assert info["contextBlobSize"] == binary.stat().st_size

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import openhtp as htp
 from openhtp.cli import doctor
 from openhtp.cli.main import app
+from openhtp.core.shared_library import OUTDATED
 from openhtp.engine import native
 from openhtp.vendor.backend import beginning
 from openhtp.vendor.library import LIBRARY_VARIABLE, failure, find_library
@@ -37,16 +38,16 @@ def test_a_machine_without_the_vendors_library_is_healthy(tmp_path: Path) -> Non
     code, output, report = run_doctor(tmp_path)
     assert code == 0
     assert report["devices"] == {"emulator": True, "vendor": False}
-    found = checks(report)
-    assert found["openhtp"]["detail"] == htp.__version__
-    assert found["onnxruntime"]["detail"] == importlib.metadata.version("onnxruntime")
-    assert found["telemetry"]["detail"].startswith("off")
-    assert "a graph ran in" in found["emulator"]["detail"]
-    assert "multiplied correctly" in found["products"]["detail"]
-    assert found["vendor"]["health"] == "missing"
-    assert "openhtp[vendor]" in found["vendor"]["advice"]
-    assert found["shared memory"]["health"] == found["runtime directory"]["health"] == "ok"
-    for what, check in found.items():
+    lines = checks(report)
+    assert lines["openhtp"]["detail"] == htp.__version__
+    assert lines["onnxruntime"]["detail"] == importlib.metadata.version("onnxruntime")
+    assert lines["telemetry"]["detail"].startswith("off")
+    assert "a graph ran in" in lines["emulator"]["detail"]
+    assert "multiplied correctly" in lines["products"]["detail"]
+    assert lines["vendor"]["health"] == "missing"
+    assert "openhtp[vendor]" in lines["vendor"]["advice"]
+    assert lines["shared memory"]["health"] == lines["runtime directory"]["health"] == "ok"
+    for what, check in lines.items():
         assert what in output
         assert (check["health"] == "ok") == (not check["advice"])
 
@@ -55,14 +56,22 @@ def test_how_sessions_are_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(native, "native", object)
     assert doctor.sessions() == "made by ONNX Runtime's C interface"
     monkeypatch.setattr(native, "native", lambda: None)
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    found = doctor.sessions()
-    assert isinstance(found, doctor.CheckupLine)
-    assert (found.health, "no C compiler" in found.detail, "gcc" in found.advice) == ("missing", True, True)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    line = doctor.sessions()
+    assert isinstance(line, doctor.CheckupLine)
+    assert (line.health, "no C compiler" in line.detail, "gcc" in line.advice) == ("missing", True, True)
     monkeypatch.setenv(native.SWITCH, "0")
-    found = doctor.sessions()
-    assert isinstance(found, doctor.CheckupLine)
-    assert found.advice == f"unset {native.SWITCH}"
+    line = doctor.sessions()
+    assert isinstance(line, doctor.CheckupLine)
+    assert line.advice == f"unset {native.SWITCH}"
+
+
+def test_an_outdated_library_of_the_engine_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "absence", lambda: OUTDATED)
+    line = doctor.sessions()
+    assert isinstance(line, doctor.CheckupLine)
+    assert (line.health, "other C sources" in line.detail) == ("missing", True)
+    assert line.advice.startswith("compile it again with pip install -e .")
 
 
 def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
@@ -71,12 +80,12 @@ def test_a_wheel_for_another_machine_is_broken_and_has_one_cure(
     other = {"x86_64": 183}.get(platform.machine(), 62)
     (tmp_path / native.LIBRARY).write_bytes(b"\x7fELF".ljust(18, b"\0") + other.to_bytes(2, "little"))
     monkeypatch.setattr(native, "native", lambda: None)
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    found = doctor.sessions()
-    assert isinstance(found, doctor.CheckupLine)
-    assert found.health == "broken"
-    assert found.detail.endswith("openhtp comes from a wheel for another machine")
-    assert found.advice == "pip install --force-reinstall --no-deps openhtp"
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    line = doctor.sessions()
+    assert isinstance(line, doctor.CheckupLine)
+    assert line.health == "broken"
+    assert line.detail.endswith("openhtp comes from a wheel for another machine")
+    assert line.advice == "pip install --force-reinstall --no-deps openhtp"
 
 
 @pytest.mark.usefixtures("no_library")

@@ -122,11 +122,11 @@ def test_precisions_side_by_side_with_their_energies(model, tmp_path):
     target = tmp_path / "out.json"
     result = invoke(model, "--soc", "SM8650", "--precision", "w8a8, w8a16,float", "--json", target)
     assert result.exit_code == 0, result.output
-    found = json.loads(target.read_text())["estimates"]
-    assert [each["precision"] for each in found] == ["w8a8", "w8a16", "float"]
-    ratios = [each["perf_profiles"]["burst"]["energy_ratio"] for each in found]
+    document = json.loads(target.read_text())["estimates"]
+    assert [each["precision"] for each in document] == ["w8a8", "w8a16", "float"]
+    ratios = [each["perf_profiles"]["burst"]["energy_ratio"] for each in document]
     assert ratios == sorted(set(ratios))
-    assert min(profile["energy_ratio"] for each in found for profile in each["perf_profiles"].values()) == 1.0
+    assert min(profile["energy_ratio"] for each in document for profile in each["perf_profiles"].values()) == 1.0
 
 
 def test_batches_and_threads_raise_the_rate(model, tmp_path):

@@ -64,8 +64,8 @@ def run(*words: object, code: tuple[int, ...] = (0,)) -> str:
 
 
 def assert_harmless(text: str, *, with_names: bool = True) -> None:
-    found = sorted({letter for letter in text if letter != "\n" and not letter.isprintable()})
-    assert found == []
+    letters = sorted({letter for letter in text if letter != "\n" and not letter.isprintable()})
+    assert letters == []
     assert not [line for line in text.splitlines() if line.strip(" │").startswith(FORGED)]
     assert not with_names or "evil" in text, "the command shows no name at all, so this test shows nothing"
 

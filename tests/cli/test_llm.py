@@ -33,17 +33,17 @@ def test_export_then_run(tmp_path: Path) -> None:
     output = openhtp("run", bundle, "It was a fine", "-n", "6", "--json", told)
     assert "It was a fine" in output
     assert "tokens/s (measured on this machine)" in " ".join(output.split())
-    found = json.loads(told.read_text())
-    assert found["new_tokens"] == 6
-    assert found["times"] == "measured"
-    assert found["text"] in output
+    document = json.loads(told.read_text())
+    assert document["new_tokens"] == 6
+    assert document["times"] == "measured"
+    assert document["text"] in output
 
 
 def test_estimates_are_modelled_and_say_so() -> None:
     output = openhtp("estimate", "llama-3.2-3b", "--soc", "SM8750,SM8550", "--prompt", "512", "--json", "-")
-    found = json.loads(output)
-    assert found["times"] == "modelled"
-    rows = [(row["soc"], row["kv"]) for row in found["estimates"]]
+    document = json.loads(output)
+    assert document["times"] == "modelled"
+    rows = [(row["soc"], row["kv"]) for row in document["estimates"]]
     assert rows == [(soc, kv) for soc in ("SM8750", "SM8550") for kv in ("flat", "native")]
     assert "no rates are published" in openhtp("estimate", "llama-3.2-1b", "--soc", "SM8550")
 
@@ -75,9 +75,9 @@ def test_chunks_are_shown_side_by_side() -> None:
     output = openhtp("chunks", "llama-3.2-3b", "--parts", "1,3")
     assert "128 tokens in 3 parts" in output
     assert "modelled" in output
-    found = json.loads(openhtp("chunks", "llama-3.2-3b", "--parts", "3", "--json", "-"))
-    assert [row["chunk"] for row in found["rows"]] == [128, 64, 32]
-    assert found["times"] == "modelled"
+    document = json.loads(openhtp("chunks", "llama-3.2-3b", "--parts", "3", "--json", "-"))
+    assert [row["chunk"] for row in document["rows"]] == [128, 64, 32]
+    assert document["times"] == "modelled"
     assert "--parts is 'x'" in openhtp("chunks", "llama-3.2-3b", "--parts", "x", code=2)
 
 

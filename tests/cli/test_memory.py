@@ -26,9 +26,9 @@ def plan(*arguments: str) -> tuple[int, str]:
 def test_five_models_are_packed() -> None:
     status, text = plan("a=1.5GB", "b=1.5GB", "c=1GB", "d=1GB", "e=250MB", "--json", "-")
     assert status == 0
-    found = json.loads(text)
-    assert [context["domain"] for context in found["contexts"]] == [0, 0, 1, 1, 0]
-    assert found["fits"] is True
+    document = json.loads(text)
+    assert [context["domain"] for context in document["contexts"]] == [0, 0, 1, 1, 0]
+    assert document["fits"] is True
 
 
 def test_what_fails_is_shown_and_what_helps(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_backup_buffers_of_contexts_that_run_at_the_same_time(tmp_path: Path) ->
         )
         status, text = plan(str(path), "--json", "-")
         assert status == 0
-        held = json.loads(text)["domains"][0]["holdings"]
-        assert sum(one["bytes"] for one in held if one["use"] == "vtcm_backup") == backups << 20
+        holdings = json.loads(text)["domains"][0]["holdings"]
+        assert sum(one["bytes"] for one in holdings if one["use"] == "vtcm_backup") == backups << 20
 
 
 @pytest.mark.parametrize(

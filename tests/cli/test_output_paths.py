@@ -53,7 +53,7 @@ def test_what_cannot_be_written_is_told_in_a_line(
     folder: Path, name: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     before = (folder / "model.onnx").read_bytes()
     done = CliRunner().invoke(app, [*OUTPUTS[name], path])
     assert done.exit_code == 2, (done.exit_code, done.output, done.exception)
@@ -69,5 +69,5 @@ def test_an_output_may_have_any_name(folder: Path) -> None:
     onnx.save(model, folder / "odd.onnx")
     done = CliRunner().invoke(app, ["run", str(folder / "odd.onnx"), "--output", str(folder / "odd.npz")])
     assert done.exit_code == 0, (done.output, done.exception)
-    with np.load(folder / "odd.npz") as held:
-        assert held["file"].shape == (1, 10)
+    with np.load(folder / "odd.npz") as archive:
+        assert archive["file"].shape == (1, 10)

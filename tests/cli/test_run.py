@@ -34,8 +34,8 @@ def model(folder):
 
 
 def arrays(path):
-    with np.load(path) as held:
-        return dict(held)
+    with np.load(path) as archive:
+        return dict(archive)
 
 
 def saved(path, nodes, inputs, outputs, initializers=()):
@@ -73,9 +73,9 @@ def test_results_are_those_of_onnxruntime(model, tmp_path):
     feeds = zoo.random_feeds(model.read_bytes())[0]
     invoke(model, "--repeat", 1, "--output", tmp_path / "o.npz")
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    held = arrays(tmp_path / "o.npz")
+    outputs = arrays(tmp_path / "o.npz")
     for output, exact in zip(session.get_outputs(), session.run(None, feeds), strict=True):
-        np.testing.assert_allclose(held[output.name], exact, atol=0.02, rtol=0.02)
+        np.testing.assert_allclose(outputs[output.name], exact, atol=0.02, rtol=0.02)
 
 
 def test_check_tells_and_fails(model, tmp_path):
@@ -136,17 +136,17 @@ def test_inputs_from_every_kind_of_file(image_model, tmp_path):
     for name, samples in (("in.npz", 1), ("in.npy", 1), ("in.raw", 1), ("list.txt", 2)):
         text = invoke(image_model, "--input", tmp_path / name, "--repeat", 1, "--output", tmp_path / "o.npz")
         assert f"{samples} from" in text
-        held = arrays(tmp_path / "o.npz")["y"]
+        y = arrays(tmp_path / "o.npz")["y"]
         expected = picture if samples == 1 else np.stack([picture, picture])
-        np.testing.assert_array_equal(held, expected)
+        np.testing.assert_array_equal(y, expected)
 
 
 def test_inputs_from_a_picture(image_model, tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (5, 4), (255, 0, 128)).save(tmp_path / "p.png")
     invoke(image_model, "-i", tmp_path / "p.png", "--repeat", 1, "-o", tmp_path / "o.npz")
-    held = arrays(tmp_path / "o.npz")["y"]
-    np.testing.assert_allclose(held[0, :, 0, 0], [1, 0, 128 / 255], atol=1e-3)
+    y = arrays(tmp_path / "o.npz")["y"]
+    np.testing.assert_allclose(y[0, :, 0, 0], [1, 0, 128 / 255], atol=1e-3)
 
 
 def test_open_dimensions_and_frozen_inputs(tmp_path):

@@ -82,8 +82,8 @@ def test_words_are_filled_with_words(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", nodes, [ids], [floats("y", [1, 6, 8])], table=table)
     text = invoke(path, "--output", tmp_path / "o.npz")
     assert "inputs that are no noise: ids: ids below 50" in text
-    with np.load(tmp_path / "o.npz") as held:
-        assert len(np.unique(held["y"][0], axis=0)) > 1
+    with np.load(tmp_path / "o.npz") as archive:
+        assert len(np.unique(archive["y"][0], axis=0)) > 1
 
 
 def test_a_logarithm_of_a_spectrum_is_named(tmp_path: Path) -> None:

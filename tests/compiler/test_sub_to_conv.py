@@ -69,9 +69,9 @@ def computed(program: QnnProgram) -> np.ndarray:
     loaded = OrtEngine().load(program_for(program, "SM8650"))
     (x,), (y,) = program.inputs, program.outputs
     rng = np.random.default_rng(1)
-    given = rng.integers(0, 256, x.shape) if x.dtype.is_fixed_point else rng.normal(0, 1, x.shape)
+    data = rng.integers(0, 256, x.shape) if x.dtype.is_fixed_point else rng.normal(0, 1, x.shape)
     out = np.zeros(y.shape, y.dtype.numpy)
-    run = loaded.bind({"x": given.astype(x.dtype.numpy), "y": out})
+    run = loaded.bind({"x": data.astype(x.dtype.numpy), "y": out})
     for step in range(loaded.steps):
         run.step(step)
     return out

@@ -44,14 +44,14 @@ def placed(kernels: list[KernelSize], megabytes: int, form: NumberFormat = Numbe
 
 @given(networks(), st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 3]))
 def test_live_ranges_never_overlap_and_stay_inside(kernels: list[KernelSize], megabytes: int, level: int) -> None:
-    found = place(kernels, [NumberFormat.FLOAT] * len(kernels), megabytes * MIB, level)
-    assert found.peak_bytes <= megabytes * MIB
-    for each in found.placements:
+    layout = place(kernels, [NumberFormat.FLOAT] * len(kernels), megabytes * MIB, level)
+    assert layout.peak_bytes <= megabytes * MIB
+    for each in layout.placements:
         assert 0 <= each.offset <= megabytes * MIB - each.nbytes
         assert each.nbytes > 0
         assert each.first <= each.last
         assert each.offset % ALIGNMENT == 0
-    for one, other in itertools.combinations(found.placements, 2):
+    for one, other in itertools.combinations(layout.placements, 2):
         together = one.first <= other.last and other.first <= one.last
         apart = one.offset + one.nbytes <= other.offset or other.offset + other.nbytes <= one.offset
         assert not together or apart, (one, other)
@@ -60,7 +60,7 @@ def test_live_ranges_never_overlap_and_stay_inside(kernels: list[KernelSize], me
 @given(networks(), st.sampled_from([1, 2, 8]))
 def test_every_value_is_where_its_reader_looks(kernels: list[KernelSize], megabytes: int) -> None:
     """Whatever a kernel reads lies in VTCM at that time, or comes from DDR, where it was put before."""
-    found = placed(kernels, megabytes)
+    layout = placed(kernels, megabytes)
     for index, kernel in enumerate(kernels):
         if kernel.kind == "reshape":
             continue
@@ -68,20 +68,20 @@ def test_every_value_is_where_its_reader_looks(kernels: list[KernelSize], megaby
             whole = kernels[maker].written
             here = sum(
                 each.nbytes
-                for each in found.placements
+                for each in layout.placements
                 if each.role is RangeRole.RESULT and each.maker == maker and each.first <= index <= each.last
             )
             filled = sum(
                 each.nbytes
-                for each in found.transfers
+                for each in layout.transfers
                 if each.move is Move.FILL and each.maker == maker and each.at == index
             )
             spilled = sum(
                 each.nbytes
-                for each in found.transfers
+                for each in layout.transfers
                 if each.move is Move.SPILL and each.maker == maker and each.at <= index
             )
-            if maker in found.handed_over:
+            if maker in layout.handed_over:
                 # A change of shape reads nothing: who reads its result is a reader of the maker's.
                 assert sum(maker in other.reads for other in kernels if other.kind != "reshape") == 1
                 assert not any(
@@ -95,15 +95,15 @@ def test_every_value_is_where_its_reader_looks(kernels: list[KernelSize], megaby
 @given(networks())
 def test_nothing_is_spilled_where_everything_fits(kernels: list[KernelSize]) -> None:
     whole = sum(2 * aligned(k.written) + 2 * aligned(k.read) + aligned(k.weights) for k in kernels)
-    found = place(kernels, [NumberFormat.W8A8] * len(kernels), aligned(8 * whole) + 64 * ALIGNMENT)
-    assert found.moved(Move.SPILL, Move.FILL) == 0
+    layout = place(kernels, [NumberFormat.W8A8] * len(kernels), aligned(8 * whole) + 64 * ALIGNMENT)
+    assert layout.moved(Move.SPILL, Move.FILL) == 0
 
 
 @given(networks(), st.sampled_from([1, 8]))
 def test_weights_are_fetched_once_and_wait_for_their_place(kernels: list[KernelSize], megabytes: int) -> None:
-    found = placed(kernels, megabytes)
-    assert found.moved(Move.WEIGHTS) == sum(kernel.weights for kernel in kernels)
-    for index, after in enumerate(found.free_after):
+    layout = placed(kernels, megabytes)
+    assert layout.moved(Move.WEIGHTS) == sum(kernel.weights for kernel in kernels)
+    for index, after in enumerate(layout.free_after):
         assert -1 <= after < index
 
 
@@ -138,7 +138,7 @@ def test_the_peak_is_what_is_there_at_once() -> None:
     """Weights lie at the end of VTCM, however few they are."""
     first = KernelSize(name="a", op="Conv2d", kind="add", read=1000, written=1000, weights=1000, edge_in=1000)
     second = KernelSize(name="b", op="Relu", kind="add", read=1000, written=1000, edge_out=1000, reads=(0,))
-    found = placed([first, second], 8)
-    assert max(each.offset + each.nbytes for each in found.placements) == 8 * MIB
-    live = [sum(e.nbytes for e in found.placements if e.first <= at <= e.last) for at in range(2)]
-    assert 0 < found.peak_bytes == max(live) < 16 * 1024
+    layout = placed([first, second], 8)
+    assert max(each.offset + each.nbytes for each in layout.placements) == 8 * MIB
+    live = [sum(e.nbytes for e in layout.placements if e.first <= at <= e.last) for at in range(2)]
+    assert 0 < layout.peak_bytes == max(live) < 16 * 1024

@@ -386,7 +386,7 @@ def test_c10_a_key_without_effect_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
 
     def read(chosen: object) -> None:
         entry = {key: chosen}

@@ -143,7 +143,7 @@ class Execution:
         self._over = threading.Event()
         self._code = 0
         held = graph.held
-        tensors = held._io.values()
+        tensors = held.ends.values()
         self._arrays = {spec.name: np.ascontiguousarray(inputs[spec.name]) for spec in held.inputs}
         self._outputs = outputs or {spec.name: np.empty(spec.shape, spec.dtype.numpy) for spec in held.outputs}
         self._keep: list[Any] = []

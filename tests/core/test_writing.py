@@ -44,7 +44,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.0)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=r"cannot write '.*pipe': nobody reads from it"):
         write_file(tmp_path / "pipe", b"x")

@@ -43,12 +43,12 @@ def mobilenet():
 
 def test_ops_and_launch_add_up_to_the_total(mobilenet):
     for precision in NumberFormat:
-        found = estimate(mobilenet, precision)
-        assert math.isclose(found.launch_us + sum(op.us for op in found.ops), found.total_us)
-        assert math.isclose(sum(found.bounds().values()), found.total_us - found.launch_us)
-        assert all(op.us >= 0 for op in found.ops)
-        assert found.low_us < found.total_us < found.high_us
-        assert found.macs == sum(node.work.macs for node in mobilenet.nodes)
+        estimated = estimate(mobilenet, precision)
+        assert math.isclose(estimated.launch_us + sum(op.us for op in estimated.ops), estimated.total_us)
+        assert math.isclose(sum(estimated.bounds().values()), estimated.total_us - estimated.launch_us)
+        assert all(op.us >= 0 for op in estimated.ops)
+        assert estimated.low_us < estimated.total_us < estimated.high_us
+        assert estimated.macs == sum(node.work.macs for node in mobilenet.nodes)
 
 
 def test_steps_are_those_of_the_program(mobilenet):
@@ -218,8 +218,8 @@ def test_socs_without_published_times_are_marked():
 @pytest.mark.parametrize("name", catalog())
 def test_every_soc_can_be_estimated(name):
     soc = find_soc(name)
-    found = estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.W8A16)
-    assert 0 < found.total_us < 20_000
+    estimated = estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.W8A16)
+    assert 0 < estimated.total_us < 20_000
     if not soc.fp16:
         with pytest.raises(UnsupportedFeature, match="no half precision"):
             estimate_kernels([kernel("conv", macs=10**9)], soc, NumberFormat.FLOAT)
@@ -229,10 +229,10 @@ def test_every_soc_can_be_estimated(name):
 
 def test_a_quantized_model_is_what_it_is():
     program = compile_graph(load(quantized(small_cnn(), samples=2)), SM8650)
-    found = estimate(program)
-    assert found.precision in ("w8a8", "w8a16")
+    estimated = estimate(program)
+    assert estimated.precision in ("w8a8", "w8a16")
     with pytest.raises(InvalidArgument, match="quantized already"):
-        estimate(program, NumberFormat.W8A8 if found.precision == "w8a16" else NumberFormat.W8A16)
+        estimate(program, NumberFormat.W8A8 if estimated.precision == "w8a16" else NumberFormat.W8A16)
 
 
 @pytest.mark.parametrize(("activation", "precision"), [("u8", NumberFormat.W8A8), ("u16", NumberFormat.W8A16)])
@@ -271,8 +271,8 @@ def test_precision_follows_the_types_of_tensors():
 
 
 def test_ops_of_no_published_network_are_told():
-    found = estimate_kernels([replace(kernel("unary", written=9), op="Odd", calibrated=False)], SM8650)
-    assert "no published network has Odd" in found.notes[0]
+    estimated = estimate_kernels([replace(kernel("unary", written=9), op="Odd", calibrated=False)], SM8650)
+    assert "no published network has Odd" in estimated.notes[0]
 
 
 def test_every_kind_of_op_has_a_price():

@@ -34,10 +34,10 @@ def program_of(name):
 @pytest.mark.parametrize("name", op_names())
 def test_every_op_takes_time(name):
     program = program_of(name)
-    found = estimate(program)
-    assert len(found.ops) == 1
-    assert found.steps == len(program.steps) == 1
-    assert math.isfinite(found.total_us)
-    assert found.total_us > found.launch_us
-    assert found.macs == sum(node.work.macs for node in program.nodes)
-    assert bool(found.notes) == (find_op(name).kind is None)
+    estimated = estimate(program)
+    assert len(estimated.ops) == 1
+    assert estimated.steps == len(program.steps) == 1
+    assert math.isfinite(estimated.total_us)
+    assert estimated.total_us > estimated.launch_us
+    assert estimated.macs == sum(node.work.macs for node in program.nodes)
+    assert bool(estimated.notes) == (find_op(name).kind is None)

@@ -207,10 +207,10 @@ def test_each_op_has_the_precision_of_its_tensors() -> None:
 
 def computed(program: HtpProgram) -> np.ndarray:
     (x,), (y,) = program.inputs, program.outputs
-    given = np.random.default_rng(4).integers(0, 256, x.shape).astype(x.dtype.numpy)
+    data = np.random.default_rng(4).integers(0, 256, x.shape).astype(x.dtype.numpy)
     out = np.zeros(y.shape, y.dtype.numpy)
     loaded = OrtEngine().load(program)
-    run = loaded.bind({x.name: given, y.name: out})
+    run = loaded.bind({x.name: data, y.name: out})
     for step in range(loaded.steps):
         run.step(step)
     return out

@@ -28,11 +28,11 @@ def published():
 
 def told(name):
     """Median error and p90 of a row of the page."""
-    found = re.search(
+    match = re.search(
         rf"^\| \**{re.escape(name)}\** \| (\d+) \| ([\d.]+)% \| ([\d.]+)% ", PAGE.read_text(), re.MULTILINE
     )
-    assert found, name
-    return int(found[1]), float(found[2]) / 100, float(found[3]) / 100
+    assert match, name
+    return int(match[1]), float(match[2]) / 100, float(match[3]) / 100
 
 
 def priced(kernels, rows):

@@ -24,19 +24,19 @@ def program(request: pytest.FixtureRequest) -> HtpProgram:
 def test_a_schedule_takes_as_long_as_the_estimate(program: HtpProgram) -> None:
     for precision in NumberFormat:
         told = estimate(program, precision)
-        found = schedule_of(program, precision)
-        assert found.us == pytest.approx(told.total_us - told.launch_us, abs=0.01)
-        assert [kernel.cycles / found.mhz for kernel in found.kernels] == pytest.approx(
+        schedule = schedule_of(program, precision)
+        assert schedule.us == pytest.approx(told.total_us - told.launch_us, abs=0.01)
+        assert [kernel.cycles / schedule.mhz for kernel in schedule.kernels] == pytest.approx(
             [op.us for op in told.ops], abs=0.01
         )
-        assert [kernel.nodes for kernel in found.kernels] == [op.nodes for op in told.ops]
+        assert [kernel.nodes for kernel in schedule.kernels] == [op.nodes for op in told.ops]
 
 
 def test_kernels_follow_one_another_and_hold_their_tiles(program: HtpProgram) -> None:
-    found = schedule_of(program)
-    assert [kernel.start for kernel in found.kernels[1:]] == [kernel.end for kernel in found.kernels[:-1]]
-    for each in found.operations:
-        kernel = found.kernels[each.kernel]
+    schedule = schedule_of(program)
+    assert [kernel.start for kernel in schedule.kernels[1:]] == [kernel.end for kernel in schedule.kernels[:-1]]
+    for each in schedule.operations:
+        kernel = schedule.kernels[each.kernel]
         assert each.start <= each.end <= kernel.end + 1
         if each.tile is not None:
             assert kernel.start <= each.start
@@ -46,18 +46,18 @@ def test_kernels_follow_one_another_and_hold_their_tiles(program: HtpProgram) ->
 
 
 def test_matrix_and_vector_units_do_one_tile_at_a_time(program: HtpProgram) -> None:
-    found = schedule_of(program)
+    schedule = schedule_of(program)
     for unit in (Unit.HMX, Unit.HVX):
-        spans = sorted((each.start, each.end) for each in found.operations if each.unit is unit)
+        spans = sorted((each.start, each.end) for each in schedule.operations if each.unit is unit)
         assert spans
         assert all(before[1] <= after[0] + 1 for before, after in itertools.pairwise(spans))
 
 
 def test_the_dma_does_not_write_a_tile_while_it_reads_another() -> None:
     """Data of the kernel come from DDR and go there. As the DMA is what takes longest, it is always busy."""
-    found = schedule_of(program_for(portable_program(two_branches("ElementWiseSubtract")), SOC))
-    (kernel,) = [each for each in found.kernels if each.name == "add"]
-    own = [each for each in found.operations if each.kernel == kernel.index and each.unit is Unit.DMA]
+    schedule = schedule_of(program_for(portable_program(two_branches("ElementWiseSubtract")), SOC))
+    (kernel,) = [each for each in schedule.kernels if each.name == "add"]
+    own = [each for each in schedule.operations if each.kernel == kernel.index and each.unit is Unit.DMA]
     moves = sorted((each.start, each.end) for each in own if each.tile is not None)
     assert {each.activity for each in own} >= {Activity.FILL, Activity.STORE}
     assert all(before[1] <= after[0] + 1 for before, after in itertools.pairwise(moves))
@@ -65,10 +65,10 @@ def test_the_dma_does_not_write_a_tile_while_it_reads_another() -> None:
 
 
 def test_all_bytes_that_were_placed_are_moved(program: HtpProgram) -> None:
-    found = schedule_of(program)
-    moved = sum(each.ddr_read + each.ddr_written for each in found.operations)
-    assert moved == sum(each.nbytes for each in found.placed.transfers)
-    assert moved == sum(kernel.ddr_read + kernel.ddr_written for kernel in found.kernels)
+    schedule = schedule_of(program)
+    moved = sum(each.ddr_read + each.ddr_written for each in schedule.operations)
+    assert moved == sum(each.nbytes for each in schedule.placed.transfers)
+    assert moved == sum(kernel.ddr_read + kernel.ddr_written for kernel in schedule.kernels)
 
 
 def test_half_the_clocks_are_twice_the_time_in_as_many_cycles(program: HtpProgram) -> None:

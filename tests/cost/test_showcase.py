@@ -59,9 +59,9 @@ def time(graph: Graph) -> float:
 def test_a_division_is_far_dearer_than_a_product() -> None:
     divided, multiplied = (time(showcase(f"ElementWise{op}")) for op in ("Divide", "Multiply"))
     assert divided > 1.5 * multiplied
-    found = {each.rule: each for each in advise(showcase("ElementWiseDivide"), "SM8650")}
-    assert found["div"].nodes == ("both",)
-    assert found["div"].gain_us == pytest.approx(divided - multiplied, rel=1e-6)
+    advice = {each.rule: each for each in advise(showcase("ElementWiseDivide"), "SM8650")}
+    assert advice["div"].nodes == ("both",)
+    assert advice["div"].gain_us == pytest.approx(divided - multiplied, rel=1e-6)
 
 
 def test_a_subtraction_is_better_done_by_a_convolution() -> None:
@@ -84,8 +84,8 @@ def test_prelu_costs_more_than_relu() -> None:
     (eight_bits,) = [each for each in advise(showcase(None, "Prelu"), "SM8650") if each.rule == "prelu"]
     assert eight_bits.nodes == ("left_c", "right_c")
     assert eight_bits.gain_us == pytest.approx(prelu - relu, rel=1e-6)
-    found = advise(_as_float(showcase(None, "Prelu")), "SM8650")
-    assert {"left_a", "right_a"} == {name for each in found if each.rule == "prelu" for name in each.nodes}
+    advice = advise(_as_float(showcase(None, "Prelu")), "SM8650")
+    assert {"left_a", "right_a"} == {name for each in advice if each.rule == "prelu" for name in each.nodes}
 
 
 def test_other_activations_join_their_convolution_if_asked() -> None:

@@ -1,27 +1,20 @@
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.capi.conftest import ROOT, build_script
 
 from openhtp.engine import native, sessions
 from openhtp.engine.native import Native
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
 def sessions_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C side of the engine, compiled from its source as it is now."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("sessions")
-    if not module.compile_sessions(ROOT, folder):
+    if not build_script().compile_sessions(ROOT, folder):
         pytest.skip("there is no C compiler")
     return folder
 
@@ -29,7 +22,7 @@ def sessions_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def side(sessions_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Native]:
     """Sessions are made by the C side."""
-    monkeypatch.setattr(native, "_FOLDER", sessions_folder)
+    monkeypatch.setattr(native, "FOLDER", sessions_folder)
     monkeypatch.delenv(native.SWITCH, raising=False)
     native.native.cache_clear()
     found = native.native()

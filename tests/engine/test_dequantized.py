@@ -92,9 +92,9 @@ def test_weights_are_found_and_made_again_to_the_bit(name: str, order: str) -> N
     assert set(origins) == {"c", "same"}
     assert origins["c"].stored.dtype == data.dtype
     stored = origins["c"].stored.reshape(-1).view(np.uint8).data
-    made = dequantize(origins["c"].how, stored)
-    np.testing.assert_array_equal(made.view(np.uint32), constant.reshape(-1).view(np.uint32))
-    assert made.ctypes.data % 64 == 0
+    weights = dequantize(origins["c"].how, stored)
+    np.testing.assert_array_equal(weights.view(np.uint32), constant.reshape(-1).view(np.uint32))
+    assert weights.ctypes.data % 64 == 0
     array, how = lies_in["w"]
     assert array is origins["c"].stored
     np.testing.assert_array_equal(arrange(stored, program.tensors["w"], how), data)
@@ -116,8 +116,8 @@ def test_one_tensor_in_two_orders() -> None:
     assert origins.keys() == constants.keys()
     assert lies_in.keys() == {"w"}
     for name, constant in constants.items():
-        made = dequantize(origins[name].how, origins[name].stored.reshape(-1).data.cast("B"))
-        np.testing.assert_array_equal(made.reshape(constant.shape), constant)
+        weights = dequantize(origins[name].how, origins[name].stored.reshape(-1).data.cast("B"))
+        np.testing.assert_array_equal(weights.reshape(constant.shape), constant)
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,9 +170,9 @@ def program(request: pytest.FixtureRequest) -> HtpProgram:
 
 @pytest.fixture(scope="module")
 def packed(program: HtpProgram) -> PackedGraph:
-    made = OrtEngine().pack(program)
-    assert made is not None
-    return read_binary(b"".join(pack_graphs([made], BinaryInfo()))).packed(program.name)
+    prepared_form = OrtEngine().pack(program)
+    assert prepared_form is not None
+    return read_binary(b"".join(pack_graphs([prepared_form], BinaryInfo()))).packed(program.name)
 
 
 def test_weights_of_16_bit_networks_are_stored_once(program: HtpProgram, packed: PackedGraph) -> None:

@@ -51,10 +51,10 @@ def graphs() -> list[tuple[HtpProgram, PackedGraph]]:
     programs, packed = [], []
     for size in SIZES:
         program = compile_graph(openhtp.onnx.load(resized(model, size)), SOC)
-        made = OrtEngine().pack(program)
-        assert made is not None
+        prepared_form = OrtEngine().pack(program)
+        assert prepared_form is not None
         programs.append(program)
-        packed.append(made)
+        packed.append(prepared_form)
     binary = read_binary(b"".join(pack_graphs(packed, BinaryInfo(weight_sharing=True))))
     return [(program, binary.packed(program.name)) for program in programs]
 

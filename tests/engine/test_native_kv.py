@@ -45,9 +45,9 @@ def test_native_computes_what_flat_does(
     head = NativeHead(tokens=tokens, head_dim=head_dim, context=context, activation=activation)
     native, other = finalized(device, head), finalized(device, flat(head))
     for index in (0, 33, context - hmx.round_up(tokens)):
-        found = native.execute(head.feeds(index))["y"]
-        assert np.array_equal(found, other.execute(head.feeds(index, native=False))["y"]), index
-        assert len(np.unique(found)) > 8  # not all the same by saturating
+        y = native.execute(head.feeds(index))["y"]
+        assert np.array_equal(y, other.execute(head.feeds(index, native=False))["y"]), index
+        assert len(np.unique(y)) > 8  # not all the same by saturating
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_structures_that_are_taken(device: htp.Device, change: dict[str, Any]) -
     head = NativeHead(**change)
     native, other = finalized(device, head), finalized(device, flat(head))
     for index in (0, 33, 480):
-        found = native.execute(head.feeds(index))["y"]
-        assert np.array_equal(found, other.execute(head.feeds(index, native=False))["y"]), index
+        y = native.execute(head.feeds(index))["y"]
+        assert np.array_equal(y, other.execute(head.feeds(index, native=False))["y"]), index
 
 
 def test_one_wrong_byte_changes_the_result(device: htp.Device) -> None:
@@ -141,10 +141,10 @@ def test_an_index_without_room_is_refused(device: htp.Device, tokens: int, index
 def test_native_outputs_have_their_tiles(device: htp.Device) -> None:
     head = NativeHead(tokens=32, native_out=True)
     feeds = head.feeds(0)
-    found = finalized(device, head).execute(feeds)
-    assert np.array_equal(hmx.tokens_from_native("key", found["k_out"]), feeds["k_wide"] // 256)
-    assert np.array_equal(hmx.tokens_from_native("value", found["v_out"]), feeds["v_wide"] // 256)
-    assert not np.array_equal(found["k_out"], feeds["k_wide"] // 256)
+    outputs = finalized(device, head).execute(feeds)
+    assert np.array_equal(hmx.tokens_from_native("key", outputs["k_out"]), feeds["k_wide"] // 256)
+    assert np.array_equal(hmx.tokens_from_native("value", outputs["v_out"]), feeds["v_wide"] // 256)
+    assert not np.array_equal(outputs["k_out"], feeds["k_wide"] // 256)
 
 
 UNSUPPORTED, INVALID = "QNN_GRAPH_ERROR_UNSUPPORTED_FEATURE", "QNN_GRAPH_ERROR_INVALID_TENSOR"
@@ -236,8 +236,8 @@ def test_a_binary_keeps_format_and_semantics(device: htp.Device) -> None:
     expected = graph.execute(feeds)
     again = device.create_context_from_binary(context.get_binary()).graph("head")
     assert again.tensors["past_key_0_in"].data_format.name == "HMX_WEIGHT_LAYOUT"
-    found = again.execute(feeds)
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    outputs = again.execute(feeds)
+    assert all(np.array_equal(outputs[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -283,8 +283,8 @@ def test_a_mirror_in_use_is_left_alone() -> None:
 def test_caches_of_layers_that_lie_together_are_followed_at_once() -> None:
     memory = np.arange(4 * 2 * 64 * 256, dtype=np.uint32).astype(np.uint8).reshape(4, 2, 1, 64, 256)
     apart = np.ones((2, 1, 64, 256), np.uint8)
-    given = {"b": memory[1], "a": memory[0], "d": memory[3], "e": apart}
-    found = {tuple(names): whole for names, whole in native_kv._joined(given)}
+    inputs = {"b": memory[1], "a": memory[0], "d": memory[3], "e": apart}
+    found = {tuple(names): whole for names, whole in native_kv._joined(inputs)}
     assert set(found) == {("a", "b"), ("d",), ("e",)}
     assert np.array_equal(found["a", "b"], memory[:2].reshape(4, 1, 64, 256))
     assert found["a", "b"].ctypes.data == memory.ctypes.data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import time
 import weakref
@@ -20,6 +21,7 @@ from openhtp import zoo
 from openhtp.compiler.driver import compile_graph
 from openhtp.core import interpreter
 from openhtp.core.errors import ExecutionError
+from openhtp.core.shared_library import OUTDATED
 from openhtp.engine import native
 from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import Lowered, lower_program
@@ -81,10 +83,10 @@ def results(program: HtpProgram) -> dict[str, npt.NDArray[np.generic]]:
 @pytest.mark.parametrize("quantized", [True, False])
 def test_results_are_those_of_the_package(side: Native, quantized: bool, request: pytest.FixtureRequest) -> None:
     program = network("small_cnn", quantized=quantized)
-    found = results(program)
+    outputs = results(program)
     request.getfixturevalue("package_only")
     for name, values in results(program).items():
-        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(outputs[name], values)
 
 
 def test_ends_are_told_as_the_package_tells_them(side: Native) -> None:
@@ -165,7 +167,7 @@ def test_equal_weights_of_sessions_of_other_sizes_take_memory_once(sessions_fold
 import numpy as np
 from pathlib import Path
 from openhtp.engine import native
-native._FOLDER = Path({str(sessions_folder)!r})
+native.FOLDER = Path({str(sessions_folder)!r})
 from openhtp.core.machine import give_back_freed
 from tests.engine.test_native_sessions import product
 side = native.native()
@@ -185,14 +187,14 @@ shared, a = grown(native.SharedForms(side))
 alone, b = grown(None)
 print(round(alone), round(shared))
 """
-    found = subprocess.run(
+    completed = subprocess.run(
         interpreter.command("-c", words),
         env=interpreter.environment() | {"PYTHONPATH": f"{Path(__file__).parents[2]}:{_src()}"},
         capture_output=True,
         text=True,
         check=True,
     )
-    alone, shared = map(int, found.stdout.split())
+    alone, shared = map(int, completed.stdout.split())
     assert alone > 44  # three times 16 MB, less what the heap had left over
     assert shared < 24
 
@@ -216,10 +218,10 @@ def test_refusals_are_in_the_words_of_the_runtime(side: Native) -> None:
 def test_kernels_that_share_nothing_are_no_obstacle(side: Native) -> None:
     program = network("small_cnn", quantized=True)
     forms = SharedForms(side)
-    made = prepare(program, lower_program(program), 1, whole=True)
-    assert made is not None
-    assert any(part.apart for part in made.parts)
-    for part in made.parts:
+    staged = prepare(program, lower_program(program), 1, whole=True)
+    assert staged is not None
+    assert any(part.apart for part in staged.parts)
+    for part in staged.parts:
         assert part.open(1, forms).session.outputs()
 
 
@@ -235,7 +237,7 @@ def test_harmful_optimisations_are_off_either_way(way: str, request: pytest.Fixt
 
 
 def test_without_the_compiled_part_the_package_makes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
     native.native.cache_clear()
     assert native.native() is None
     (tmp_path / native.LIBRARY).write_bytes(b"no library")
@@ -325,3 +327,25 @@ def test_sessions_of_the_package_are_computed_one_by_one(package_only: None, new
     chain = Chain()
     assert chain.run.row(0, 3, RowWatch(0, 0, NEVER, news)) is NOT_IN_A_ROW
     assert chain.computed() == [False, False, False]
+
+
+@pytest.mark.usefixtures("side")
+def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
+    sessions_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert native.absence() == ""
+    sources = tmp_path / "native"
+    shutil.copytree(Path(native.__file__).parent / "native", sources)
+    monkeypatch.setattr(native, "SOURCES", sources)
+    native.native.cache_clear()
+    assert native.native() is not None
+    with (sources / "sessions.c").open("a") as file:
+        file.write("/* pulled */")
+    native.native.cache_clear()
+    assert native.native() is None
+    (warning,) = caplog.messages
+    assert "compiled from other C sources than those that are here. What to do: compile it again" in warning
+    assert native.absence() == OUTDATED
+    shutil.rmtree(sources)  # as in an app that was frozen without them
+    native.native.cache_clear()
+    assert native.native() is not None

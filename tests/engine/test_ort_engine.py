@@ -178,10 +178,10 @@ def test_float_results_are_rounded_to_half_after_each_op(dtype: DType) -> None:
     x, y = TensorSpec("x", (1000,), dtype, kind=IN), TensorSpec("y", (1000,), dtype, kind=OUT)
     t = TensorSpec("t", (1000,), dtype)
     calls = [OpCall("ElementWiseMultiply", "m", (x, x), (t,)), OpCall("ElementWiseAdd", "a", (t, x), (y,))]
-    given = np.random.default_rng(0).uniform(-9, 9, 1000).astype(np.float16).astype(dtype.numpy)
+    data = np.random.default_rng(0).uniform(-9, 9, 1000).astype(np.float16).astype(dtype.numpy)
     got = np.zeros(1000, dtype.numpy)
-    run(OrtEngine().load(program_of([x, t, y], calls)), {"x": given, "y": got})
-    half = given.astype(np.float16)
+    run(OrtEngine().load(program_of([x, t, y], calls)), {"x": data, "y": got})
+    half = data.astype(np.float16)
     np.testing.assert_array_equal(got.astype(np.float16), half * half + half)
 
 

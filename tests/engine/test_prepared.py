@@ -51,10 +51,10 @@ def program() -> HtpProgram:
 
 @pytest.fixture(scope="module")
 def packed(program: HtpProgram) -> PackedGraph:
-    made = OrtEngine().pack(program)
-    assert made is not None
+    prepared_form = OrtEngine().pack(program)
+    assert prepared_form is not None
     # Through a file, as it would come.
-    return read_binary(b"".join(pack_graphs([made], BinaryInfo()))).packed(program.name)
+    return read_binary(b"".join(pack_graphs([prepared_form], BinaryInfo()))).packed(program.name)
 
 
 def test_results_and_yield_points_are_those_of_the_program(program: HtpProgram, packed: PackedGraph) -> None:
@@ -101,9 +101,9 @@ def test_graphs_of_other_sizes_read_the_same_float_weights() -> None:
     for size in (64, 96):
         network = openhtp.onnx.load(zoo.MODELS["small_cnn"](size))
         programs.append(compile_graph(dataclasses.replace(network, name=f"at_{size}"), SOC))
-        made = OrtEngine().pack(programs[-1])
-        assert made is not None
-        graphs.append(made)
+        prepared_form = OrtEngine().pack(programs[-1])
+        assert prepared_form is not None
+        graphs.append(prepared_form)
     binary = read_binary(b"".join(pack_graphs(graphs, BinaryInfo(weight_sharing=True))))
     with Workshop() as workshop:
         for program in programs:
@@ -127,8 +127,8 @@ def test_sizes_of_one_network_read_float_weights_once(side: str, request: pytest
     for size in (64, 96):
         program = compile_graph(openhtp.onnx.load(zoo.MODELS["small_cnn"](size)), SOC)
         loaded.append(OrtEngine().load(program))
-        held = [array for stage in loaded[-1]._stages.stages for array in stage.session.held]
-        found.append({array.ctypes.data for array in held if array.ndim == 4})
+        arrays = [array for stage in loaded[-1]._stages.stages for array in stage.session.held]
+        found.append({array.ctypes.data for array in arrays if array.ndim == 4})
     assert found[0] == found[1] != set()
 
 
@@ -260,10 +260,10 @@ def test_damage_anywhere_is_an_error(packed: PackedGraph, data: st.DataObject) -
 
 
 def _looked_at(binary: bytearray, name: str) -> None:
-    found = read_binary(binary).packed(name)
-    assert load(found) is None
-    found.program()
-    found.check_rest()
+    record = read_binary(binary).packed(name)
+    assert load(record) is None
+    record.program()
+    record.check_rest()
 
 
 # An enemy who has the key: still no ends that do not meet
@@ -383,9 +383,9 @@ def test_what_lowering_could_not_have_made_is_not_sealed(
     program: HtpProgram, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(*args: Any, **options: Any) -> PreparedSegments:
-        made = real(*args, **options)
+        result = real(*args, **options)
         strange = a_part(helper.make_node("Anything", ["x"], ["y"], domain="my.library"))
-        return dataclasses.replace(made, parts=(*made.parts, strange))
+        return dataclasses.replace(result, parts=(*result.parts, strange))
 
     real: Any = ort.prepare
     monkeypatch.setattr(ort, "prepare", prepare)

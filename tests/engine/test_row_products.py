@@ -74,11 +74,11 @@ def operators(program: HtpProgram) -> list[str]:
 def computed(program: HtpProgram, **given: Array) -> Array:
     (spec,) = program.outputs
     loaded = OrtEngine().load(program)
-    made = np.zeros(spec.shape, spec.dtype.numpy)
-    run = loaded.bind({**given, spec.name: made})
+    data = np.zeros(spec.shape, spec.dtype.numpy)
+    run = loaded.bind({**given, spec.name: data})
     for step in range(loaded.steps):
         run.step(step)
-    return made
+    return data
 
 
 def numbers(*shape: int) -> Array:

@@ -26,8 +26,8 @@ def test_one_element_with_or_without_an_axis(shapes: tuple[tuple[int, ...], ...]
     graph.add_node("Relu", inputs=[s], outputs=[n])
     graph.add_node("ElementWiseAdd", inputs=[n, s], outputs=[y])
     graph.finalize()
-    given = np.arange(6).reshape(2, 3).astype(x.dtype.numpy)
-    out = graph.execute({"x": given})["y"]
+    data = np.arange(6).reshape(2, 3).astype(x.dtype.numpy)
+    out = graph.execute({"x": data})["y"]
     assert out.shape == last
     assert out.item() == 10
 

@@ -18,9 +18,9 @@ INT64 = {"y": TensorProto.INT64}
 def nms_model(
     shapes: Any, constants: dict[str, Any], inputs: str = "b s most overlap least", **attrs: Any
 ) -> bytes:
-    made = node("NonMaxSuppression", inputs, "y", **attrs)
+    own_node = node("NonMaxSuppression", inputs, "y", **attrs)
     arrays = {name: np.asarray(array) for name, array in constants.items()}
-    return model_of([made], dict(zip("bs", shapes, strict=True)), ["y"], arrays, types=INT64)
+    return model_of([own_node], dict(zip("bs", shapes, strict=True)), ["y"], arrays, types=INT64)
 
 
 def feeds(batch: int, classes: int, boxes: int) -> dict[str, np.ndarray]:
@@ -52,11 +52,11 @@ def test_selections(inputs: str, most: int) -> None:
 
 
 def test_a_score_at_the_threshold_is_dropped_as_in_onnx() -> None:
-    given = {"b": np.float32([[[0, 0, 1, 1], [4, 4, 5, 5]]]), "s": np.float32([[[0.5, 0.75]]])}
+    inputs = {"b": np.float32([[[0, 0, 1, 1], [4, 4, 5, 5]]]), "s": np.float32([[[0.5, 0.75]]])}
     constants = {"most": [2], "overlap": np.float32([0.5]), "least": np.float32([0.5])}
     model = nms_model([(1, 2, 4), (1, 1, 2)], constants)
-    assert run_ort(model, given)["y"].tolist() == [[0, 0, 1]]
-    assert run_here(load(model), given)["y"].tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert run_ort(model, inputs)["y"].tolist() == [[0, 0, 1]]
+    assert run_here(load(model), inputs)["y"].tolist() == [[0, 0, 1], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def _one(op: str, *arrays: np.ndarray, opset: int = 18, constants: Arrays | None
     shapes = {name: array.shape for name, array in feeds.items()}
     model = model_of([node(op, inputs, "y", **attrs)], shapes, ["y"], constants, opset=opset)
     (exact,) = ReferenceEvaluator(onnx.load_from_string(model)).run(None, feeds)
-    found = run_here(load(model), feeds)["y"]
-    assert found.shape == (exact.shape or (1,))
-    assert sqnr(np.asarray(exact).reshape(found.shape), found) > 50
+    y = run_here(load(model), feeds)["y"]
+    assert y.shape == (exact.shape or (1,))
+    assert sqnr(np.asarray(exact).reshape(y.shape), y) > 50
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_newest_forms_of_transformers() -> None:
 def test_not_a_number_is_found() -> None:
     nodes = [node("IsNaN", "x", "b"), node("Where", "b zero x", "y")]
     model = model_of(nodes, {"x": [3]}, ["y"], {"zero": np.float32(7.0)})
-    found = run_here(load(model), {"x": np.array([1.0, np.nan, 2.0], np.float32)})["y"]
-    assert found.tolist() == [1.0, 7.0, 2.0]
+    y = run_here(load(model), {"x": np.array([1.0, np.nan, 2.0], np.float32)})["y"]
+    assert y.tolist() == [1.0, 7.0, 2.0]
 
 
 def _branches(condition: bool) -> bytes:

@@ -197,8 +197,10 @@ def test_lstm_is_one_op_per_direction(direction: str, states: str) -> None:
         inputs += " - h c"
         held = {"h": _random(ways, batch, units), "c": -_random(ways, batch, units)}
         (constants if states == "constant" else feeds).update(held)
-    made = node("LSTM", inputs, "y yh yc", hidden_size=units, direction=direction)
-    model = model_of([made], {name: array.shape for name, array in feeds.items()}, ["y", "yh", "yc"], constants)
+    own_node = node("LSTM", inputs, "y yh yc", hidden_size=units, direction=direction)
+    model = model_of(
+        [own_node], {name: array.shape for name, array in feeds.items()}, ["y", "yh", "yc"], constants
+    )
     graph = load(model)
     assert Counter(call.op for call in graph.nodes)["Lstm"] == ways
     exact, found = run_ort(model, feeds), run_here(graph, feeds)
@@ -213,16 +215,16 @@ def test_lstm_is_one_op_per_direction(direction: str, states: str) -> None:
 )
 def test_lstm_of_another_kind_is_refused(attrs: dict[str, object], problem: str) -> None:
     constants = {"w": _random(1, 12, 2), "r": _random(1, 12, 3)}
-    made = node("LSTM", "x w r", "y", name="l1", hidden_size=3, **attrs)
+    own_node = node("LSTM", "x w r", "y", name="l1", hidden_size=3, **attrs)
     with pytest.raises(htp.UnsupportedOp, match=rf"node 'l1' \(LSTM\): .*{problem}"):
-        load(model_of([made], {"x": [4, 1, 2]}, ["y"], constants))
+        load(model_of([own_node], {"x": [4, 1, 2]}, ["y"], constants))
 
 
 @pytest.mark.parametrize(("opset", "numbers"), [(18, 2), (21, 6)])
 def test_group_normalization_per_group_and_per_channel(opset: int, numbers: int) -> None:
     constants = {"s": _random(numbers) + 1, "b": _random(numbers)}
-    made = node("GroupNormalization", "x s b", "y", num_groups=2)
-    model = model_of([made], {"x": [1, 6, 4, 4]}, ["y"], constants, opset=opset)
+    own_node = node("GroupNormalization", "x s b", "y", num_groups=2)
+    model = model_of([own_node], {"x": [1, 6, 4, 4]}, ["y"], constants, opset=opset)
     feeds = {"x": _random(1, 6, 4, 4)}
     assert sqnr(run_ort(model, feeds)["y"], run_here(load(model), feeds)["y"]) > 50
 

@@ -295,8 +295,8 @@ def test_scalars_stay_scalars_while_shapes_are_computed() -> None:
     ]
     constants = {"one": np.array(1), "begin": np.float32(0), "step": np.float32(1)}
     feeds = {"x": _normal(2, 4)}
-    found = run_here(load(model_of(nodes, {"x": [2, 4]}, ["y"], constants)), feeds)["y"]
-    assert np.allclose(found, feeds["x"] + np.arange(4), atol=4e-3)
+    y = run_here(load(model_of(nodes, {"x": [2, 4]}, ["y"], constants)), feeds)["y"]
+    assert np.allclose(y, feeds["x"] + np.arange(4), atol=4e-3)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 22, 24])

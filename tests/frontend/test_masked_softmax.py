@@ -99,12 +99,12 @@ def test_pattern_is_one_op_and_masks_exactly(pattern: str, kind: str) -> None:
     assert not {"Softmax", "ElementWiseSelect", "ReduceMin", "ElementWiseAdd"} & set(ops)
     assert {"Softmax", "ElementWiseSelect", "ReduceMin"} <= {node.op for node in portable_program(graph).nodes}
     feeds, keep = _feeds(pattern)
-    found = run_here(graph, feeds)["y"]
+    y = run_here(graph, feeds)["y"]
     exact = _exact(feeds["x"], keep)
-    assert np.all(found[np.broadcast_to(~keep, found.shape)] == 0)
+    assert np.all(y[np.broadcast_to(~keep, y.shape)] == 0)
     # One step of the output, and what one step of the input does to it.
     step = 8 / np.iinfo(kind).max
-    assert np.abs(found - exact).max() < 1 / np.iinfo(kind).max + step + 1e-3
+    assert np.abs(y - exact).max() < 1 / np.iinfo(kind).max + step + 1e-3
 
 
 @pytest.mark.parametrize("change", [{"addend": -19.0}, {"axis": 1}])

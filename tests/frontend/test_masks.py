@@ -52,9 +52,9 @@ def test_quantized_attention_still_hides(how: str, lowest: float) -> None:
     samples = [{"x": random.normal(0, 2, _SHAPE).astype(np.float32)} for _ in range(4)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made = quantize_model(model, samples, activation="u16")
-    assert made.masks == 1
-    (report,) = compare_outputs(model, made.model, samples)
+        quantized = quantize_model(model, samples, activation="u16")
+    assert quantized.masks == 1
+    (report,) = compare_outputs(model, quantized.model, samples)
     assert report.htp.sqnr_db > 45
     assert report.cpu.sqnr_db > 45
 

@@ -149,14 +149,14 @@ def _model(case: Case) -> bytes:
     if case.op == "Resize":
         order = [*names, "c0", "c1"]
     outputs = [f"y{index}" for index in range(case.outputs)]
-    made = node(case.op, " ".join(order), " ".join(outputs), domain=case.domain, **case.attrs)
+    own_node = node(case.op, " ".join(order), " ".join(outputs), domain=case.domain, **case.attrs)
     types = {"y1": TensorProto.INT64} if case.op == "TopK" else {}
     if case.op.startswith("Arg"):
         types["y0"] = TensorProto.INT64
     if case.op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
         types["y0"] = TensorProto.BOOL
     inputs = dict(zip(names, case.shapes, strict=True))
-    return model_of([made], inputs, outputs, constants, opset=case.opset, types=types)
+    return model_of([own_node], inputs, outputs, constants, opset=case.opset, types=types)
 
 
 def _feeds(case: Case) -> dict[str, np.ndarray]:

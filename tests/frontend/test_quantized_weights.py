@@ -27,11 +27,11 @@ def weights(model: bytes) -> list[Any]:
 
 
 def test_c17_weights_are_symmetric_by_default() -> None:
-    made = quantize_model(MODEL, SAMPLES).model
-    for spec in weights(made):
+    quantized = quantize_model(MODEL, SAMPLES).model
+    for spec in weights(quantized):
         assert spec.dtype.signed
         assert spec.quant.offset == 0
-    told = advising.advise(htp.onnx.load(made), "SM8650")
+    told = advising.advise(htp.onnx.load(quantized), "SM8650")
     assert not [finding for finding in told if "asymmetric" in finding.what]
     assert any(
         spec.quant.offset not in (0, -128) for spec in weights(quantize_model(MODEL, SAMPLES, weight="u8").model)
@@ -41,8 +41,8 @@ def test_c17_weights_are_symmetric_by_default() -> None:
 def test_files_name_no_opset_that_they_do_not_use() -> None:
     """The runtime would name all that it has, and those that this process registered until now."""
     merged = zoo.transformer_blocks(1, seq=4, hidden=8, heads=2, ffn=8)
-    made = quantize_model(merged, random_feeds(merged, 1))
-    for model in (made.prepared, made.model):
+    quantized = quantize_model(merged, random_feeds(merged, 1))
+    for model in (quantized.prepared, quantized.model):
         proto = parse_model(model)
         assert {item.domain for item in proto.opset_import} == {"", *(node.domain for node in proto.graph.node)}
 
@@ -56,8 +56,8 @@ def stored(model: bytes) -> list[np.ndarray]:
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_c12_sixteen_bit_weights_keep_to_the_steps(per_channel: bool) -> None:
     options: dict[str, Any] = {"weight": "s16", "activation": "u16", "per_channel": per_channel}
-    made = quantize_model(MODEL, SAMPLES, restrict_quantization_steps="-0x8000 0x7F7F", **options).model
-    largest = [int(np.abs(array.astype(int)).max()) for array in stored(made) if array.ndim > 1]
+    quantized = quantize_model(MODEL, SAMPLES, restrict_quantization_steps="-0x8000 0x7F7F", **options).model
+    largest = [int(np.abs(array.astype(int)).max()) for array in stored(quantized) if array.ndim > 1]
     assert largest
     assert all(0x7F00 < one <= 0x7F7F for one in largest)
     plain = quantize_model(MODEL, SAMPLES, **options).model

@@ -90,9 +90,9 @@ def _read(packages: Path, model: Trained) -> bytes:
         else:
             with tarfile.open(path) as archive:
                 if model.member in archive.getnames():
-                    found = archive.extractfile(model.member)
-                    assert found is not None
-                    return with_fixed_inputs(found.read(), model.dims)
+                    member_file = archive.extractfile(model.member)
+                    assert member_file is not None
+                    return with_fixed_inputs(member_file.read(), model.dims)
     raise FileNotFoundError(model.member)
 
 
@@ -130,8 +130,8 @@ def test_as_close_to_the_float_model_as_onnxruntime(
     model = MODELS[name]
     source = _read(packages, model)
     samples = _samples(model, source, 24)
-    made = quantize_model(source, samples[:8], activation=activation, weight="s8", per_channel=True)
-    for report in compare_outputs(source, made.model, samples):
+    quantized = quantize_model(source, samples[:8], activation=activation, weight="s8", per_channel=True)
+    for report in compare_outputs(source, quantized.model, samples):
         with capsys.disabled():
             found = f"CPU {report.cpu.sqnr_db:.2f} dB, HTP {report.htp.sqnr_db:.2f} dB"
             sys.stdout.write(f"\n{name}, {report.name}, {activation}: {found}\n")
@@ -183,10 +183,10 @@ def test_as_close_to_the_float_model_as_the_vendors_simulator(
     model = MODELS[name]
     source = _read(packages, model)
     samples = _samples(model, source, 32)
-    made = quantize_model(source, samples[:8], activation=activation, weight="s8", per_channel=True)
+    quantized = quantize_model(source, samples[:8], activation=activation, weight="s8", per_channel=True)
     session = onnxruntime.InferenceSession(source)
     with htp.Backend() as emulator, htp.Backend(library="vendor") as vendor:
-        ours, theirs = (_outputs(each.create_device(), made.model, samples) for each in (emulator, vendor))
+        ours, theirs = (_outputs(each.create_device(), quantized.model, samples) for each in (emulator, vendor))
     for output in session.get_outputs():
         wanted = [session.run([output.name], sample)[0] for sample in samples]
         here, there = (_decibels([each[output.name] for each in found], wanted) for found in (ours, theirs))

@@ -73,16 +73,16 @@ def test_second_remedy_dummy_buffer() -> None:
 
 
 def test_advice_finds_the_remedy() -> None:
-    found = advise(CROWD, most=2, limit=SESSION_LIMIT_BYTES)
-    assert (found.fits, found.way) == (True, "I/O estimation")
+    advice = advise(CROWD, most=2, limit=SESSION_LIMIT_BYTES)
+    assert (advice.fits, advice.way) == (True, "I/O estimation")
 
 
 def test_advice_finds_an_order() -> None:
     contexts = [context(str(n), gib) for n, gib in enumerate((1.0, 1.0, 1.5, 2.25, 1.0, 0.75))]
     assert not plan_memory(contexts, most=2).fits
-    found = advise(contexts, most=2, limit=SESSION_LIMIT_BYTES)
-    assert (found.fits, found.way) == (True, "load order")
-    assert sum(domain.left for domain in found.plan.domains) == 0
+    advice = advise(contexts, most=2, limit=SESSION_LIMIT_BYTES)
+    assert (advice.fits, advice.way) == (True, "load order")
+    assert sum(domain.left for domain in advice.plan.domains) == 0
 
 
 def test_advice_shares_spill_fill_buffers() -> None:
@@ -92,33 +92,35 @@ def test_advice_shares_spill_fill_buffers() -> None:
 
     contexts = [with_spill(name) for name in "abc"]
     assert not plan_memory(contexts, most=1).fits
-    found = advise(contexts, most=1, limit=SESSION_LIMIT_BYTES)
-    assert (found.fits, found.way) == (True, "spill-fill group")
-    assert found.plan.domains[0].used == 3 * GIB + 512 * MIB
+    advice = advise(contexts, most=1, limit=SESSION_LIMIT_BYTES)
+    assert (advice.fits, advice.way) == (True, "spill-fill group")
+    assert advice.plan.domains[0].used == 3 * GIB + 512 * MIB
 
 
 def test_advice_switches_graphs_and_retains_what_fits() -> None:
     graphs = tuple(GraphNeeds(name=name, own_bytes=GIB) for name in "abcde")
-    found = advise([ContextPlan(name="llm", needs=ContextNeeds(graphs=graphs))], most=1, limit=SESSION_LIMIT_BYTES)
-    assert (found.fits, found.way) == (True, "graph switching")
-    assert found.plan.contexts[0].retained == ("a", "b")
+    advice = advise(
+        [ContextPlan(name="llm", needs=ContextNeeds(graphs=graphs))], most=1, limit=SESSION_LIMIT_BYTES
+    )
+    assert (advice.fits, advice.way) == (True, "graph switching")
+    assert advice.plan.contexts[0].retained == ("a", "b")
     # Nothing that would not help: neither an order of one, nor room for buffers that fit.
-    (words,) = found.words
+    (words,) = advice.words
     assert words.endswith("memory_limit_hint=1, graph_retention_order=['a', 'b'].")
 
 
 def test_an_order_is_only_told_if_it_is_another() -> None:
     graphs = tuple(GraphNeeds(name=name, own_bytes=GIB) for name in "ab")
     large = ContextPlan(name="large", needs=ContextNeeds(graphs=graphs))
-    found = advise([large, context("tight", 2.5, 0.25)], most=1, limit=SESSION_LIMIT_BYTES)
-    assert (found.fits, found.way) == (True, "graph switching")
-    assert not [line for line in found.words if "order:" in line]
+    advice = advise([large, context("tight", 2.5, 0.25)], most=1, limit=SESSION_LIMIT_BYTES)
+    assert (advice.fits, advice.way) == (True, "graph switching")
+    assert not [line for line in advice.words if "order:" in line]
 
 
 def test_advice_says_what_cannot_be() -> None:
-    found = advise([context("huge", 4.0)], most=4, limit=SESSION_LIMIT_BYTES)
-    assert not found.fits
-    assert "huge alone is larger than a process domain" in found.words[0]
+    advice = advise([context("huge", 4.0)], most=4, limit=SESSION_LIMIT_BYTES)
+    assert not advice.fits
+    assert "huge alone is larger than a process domain" in advice.words[0]
 
 
 CASES = {

@@ -98,11 +98,11 @@ def test_a_wheel_of_a_cross_compiler_is_for_its_target(tmp_path: Path, monkeypat
 def test_our_libraries_for_another_machine_are_refused_with_the_cure(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "_FOLDER", library.parent)
+    monkeypatch.setattr(identity, "FOLDER", library.parent)
     with pytest.raises(FormatError, match=r"built for .* runs on .* wheel for another machine; pip install"):
         identity.lib_dir()
     library.rename(library.with_name(native.LIBRARY))
-    monkeypatch.setattr(native, "_FOLDER", library.parent)
+    monkeypatch.setattr(native, "FOLDER", library.parent)
     monkeypatch.setattr(native, "native", lambda: None)
     monkeypatch.delenv(native.SWITCH, raising=False)
     assert "wheel for another machine; pip install" in native.absence()

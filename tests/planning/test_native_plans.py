@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.capi.conftest import ROOT, build_script
 
 from openhtp.core.enumerations import Priority
 from openhtp.core.errors import OutOfMemory
@@ -25,20 +25,14 @@ from openhtp.sched.policy import STRICT, EarliestDeadline, Fair
 from openhtp.sched.resources import DeviceResources, units_of
 from openhtp.sched.virtual import Log
 
-ROOT = Path(__file__).parents[2]
 EVENT_WORDS, ACTION_WORDS = 7, 7
 
 
 @pytest.fixture(scope="module")
 def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C core, compiled from its source as it is now."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("plans")
-    if not module.compile_plans(ROOT, folder):
+    if not build_script().compile_plans(ROOT, folder):
         pytest.skip("there is no C compiler")
     return folder
 
@@ -46,7 +40,7 @@ def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def core(library_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Plans are made by the C core."""
-    monkeypatch.setattr(native, "_FOLDER", library_folder)
+    monkeypatch.setattr(native, "FOLDER", library_folder)
     monkeypatch.delenv(native.SWITCH, raising=False)
     native.plan_core.cache_clear()
     assert native.plan_core() is not None
@@ -359,3 +353,15 @@ def test_an_interrupt_behind_the_call_that_makes_a_plan_leaves_none(core: Module
     assert made == freed
     assert all(made)
     functions.free(ctypes.c_void_p())  # and of none there is nothing to free
+
+
+@pytest.mark.usefixtures("core")
+def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plan.c").write_text("/* pulled */")
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    native.plan_core.cache_clear()
+    assert native.plan_core() is None
+    (warning,) = caplog.messages
+    assert "compiled from other C sources than those that are here. What to do: compile it again" in warning

@@ -19,9 +19,9 @@ events: [{client: a, at: 0}]
 
 def test_a_model_takes_what_the_cost_model_says():
     scenario = parse_scenario(TEXT)
-    found = estimate("zoo:small_cnn", "SM8650", precision=NumberFormat.W8A8)
-    assert scenario.sources[0].run_ns == round(found.total_us * 1000)
-    assert scenario.clients[0].steps == found.steps
+    estimated = estimate("zoo:small_cnn", "SM8650", precision=NumberFormat.W8A8)
+    assert scenario.sources[0].run_ns == round(estimated.total_us * 1000)
+    assert scenario.clients[0].steps == estimated.steps
     assert any("zoo:small_cnn (w8a8) takes" in note and "modelled" in note for note in scenario.notes)
 
 

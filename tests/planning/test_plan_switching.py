@@ -35,24 +35,24 @@ def scenario(folder: Path, order: str, retained: str = "[A, B]", room: int = 200
     ids=["case 1", "case 2", "case 3", "back and forth"],
 )
 def test_loads_of_the_documents_cases(tmp_path: Path, order: str, loads: str) -> None:
-    found = plan(scenario(tmp_path, order)).clients
-    assert [found[name].loads for name in "ABCD"] == [int(count) for count in loads]
+    planned = plan(scenario(tmp_path, order)).clients
+    assert [planned[name].loads for name in "ABCD"] == [int(count) for count in loads]
     for name in "ABCD":
-        assert found[name].loading == 50 * found[name].loads
-    assert found["A"].max == 10
+        assert planned[name].loading == 50 * planned[name].loads
+    assert planned["A"].max == 10
     if "C" in order:
-        assert found["C"].max == 60
+        assert planned["C"].max == 60
 
 
 def test_without_retention_every_change_is_a_switch(tmp_path: Path) -> None:
-    found = plan(scenario(tmp_path, "ABABA", retained="[]", room=4000)).clients
-    assert (found["A"].loads, found["B"].loads) == (2, 2)
+    planned = plan(scenario(tmp_path, "ABABA", retained="[]", room=4000)).clients
+    assert (planned["A"].loads, planned["B"].loads) == (2, 2)
 
 
 def test_switched_graphs_run_one_after_the_other_in_order(tmp_path: Path) -> None:
     """All asked for at once: two are loaded, two have to be."""
-    found = plan(scenario(tmp_path, "CABD", gap=0)).clients
-    assert [found[name].max for name in "CABD"] == [60, 70, 130, 190]
+    planned = plan(scenario(tmp_path, "CABD", gap=0)).clients
+    assert [planned[name].max for name in "CABD"] == [60, 70, 130, 190]
 
 
 @pytest.mark.parametrize(

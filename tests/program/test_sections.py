@@ -50,8 +50,8 @@ def _places(pieces: list[bytes], begins: list[int]) -> list[tuple[bytes, int, in
 def test_neighbours_are_read_at_once_in_any_order(tmp_path: Path) -> None:
     file, sections, pieces = stored(tmp_path)
     wanted = [4, 0, 1, 3]
-    found = read_together([sections[number] for number in wanted])
-    assert [bytes(data) for data in found] == [pieces[number] for number in wanted]
+    contents = read_together([sections[number] for number in wanted])
+    assert [bytes(data) for data in contents] == [pieces[number] for number in wanted]
     assert file.reads == [(sections[0].begin, sections[1].end), (sections[3].begin, sections[4].end)]
 
 
@@ -62,8 +62,8 @@ def test_nothing_is_read_of_nothing() -> None:
 def test_sections_of_several_sources(tmp_path: Path) -> None:
     _, sections, pieces = stored(tmp_path)
     other = FileSection(SectionRecord(4, 0), MemorySource(b"data"), 0, 4)
-    found = read_together([sections[0], other, sections[1]])
-    assert [bytes(data) for data in found] == [pieces[0], b"data", pieces[1]]
+    contents = read_together([sections[0], other, sections[1]])
+    assert [bytes(data) for data in contents] == [pieces[0], b"data", pieces[1]]
 
 
 def test_what_is_between_them_must_be_zero(tmp_path: Path) -> None:

@@ -58,18 +58,18 @@ def test_the_total_is_cycles_and_waits():
 
 
 def test_a_fetch_for_somebody_else_is_background_of_a_wait():
-    made = schematic(
+    whole = schematic(
         op(1, 4, "DMA", 0, 30),
         op(2, 5, "DMA", 0, 20),
         op(3, 4, "HMX", 30, 10, inputs=(1 << 32 | 4,)),
     )
-    conv = next(each for each in lint(made) if each.node.number == 4)
+    conv = next(each for each in lint(whole) if each.node.number == 4)
     assert (conv.wait, conv.wait_overlap, dict(conv.wait_beside)) == (30, 20, {5: 20})
 
 
 def test_own_work_of_another_engine_is_background():
     """Its next tile is fetched, and the last one is converted, while a tile is multiplied."""
-    made = schematic(
+    whole = schematic(
         op(1, 4, "HMX", 0, 100),
         op(2, 4, "HVX", 10, 30),
         op(3, 4, "DMA", 60, 20),
@@ -77,7 +77,7 @@ def test_own_work_of_another_engine_is_background():
         op(5, 5, "HVX", 100, 40, thread=1),
         op(6, 4, "HVX", 120, 10, thread=2),
     )
-    conv, sub = (each for each in lint(made) if each.node.number in (4, 5))
+    conv, sub = (each for each in lint(whole) if each.node.number in (4, 5))
     assert (conv.cycles, conv.overlap, dict(conv.beside)) == (100, 50, {4: 50})
     assert (sub.cycles, sub.overlap, dict(sub.beside)) == (50, 10, {4: 10})
 
@@ -111,14 +111,14 @@ OPS = st.lists(
 
 @given(OPS)
 def test_every_cycle_is_counted_once(drawn):
-    made = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
-    path = dominant_path(made.executed)
+    whole = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
+    path = dominant_path(whole.executed)
     assert all(before.end == after.start for before, after in pairwise(path))
-    busy = [each for each in made.executed if each.cycles]
+    busy = [each for each in whole.executed if each.cycles]
     span = max((each.end for each in busy), default=0) - min((each.start for each in busy), default=0)
     assert sum(each.cycles for each in path) == span
-    assert linting_event(made).value == span
-    for each in lint(made):
+    assert linting_event(whole).value == span
+    for each in lint(whole):
         assert each.overlap <= each.cycles or each.node.name == "Output"
         assert each.wait_overlap <= each.wait
 
@@ -142,13 +142,13 @@ def test_higher_ranks_have_the_say(drawn):
         place = RANKED.index((each.engine.value, each.role))
         return min(place, 4) if place < 6 else place
 
-    made = schematic(
+    whole = schematic(
         *(
             op(serial, 4, engine, start, cycles, role=role)
             for serial, ((engine, role), start, cycles) in enumerate(drawn, start=1)
         )
     )
-    for stretch in dominant_path(made.executed):
-        running = [each for each in made.executed if each.start <= stretch.start < each.end]
+    for stretch in dominant_path(whole.executed):
+        running = [each for each in whole.executed if each.start <= stretch.start < each.end]
         assert (stretch.op is None) is (not running)
         assert stretch.op is None or rank(stretch.op) == min(map(rank, running))

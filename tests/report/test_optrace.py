@@ -68,13 +68,13 @@ def test_counters_follow_ops_and_regions():
 
 
 def test_cores_have_counters_and_overviews_of_their_own():
-    made = schematic(
+    whole = schematic(
         op(1, 4, "HMX", 0, 10, vtcm_read=7),
         op(2, 5, "HVX", 5, 10, core=1, vtcm_read=9),
         regions=(Region("a", 0, 0, 64, 0, 10), Region("b", 1, 0, 32, 5, 15)),
         cores=2,
     )
-    events = check_trace(optrace_to_chrome(made, None))
+    events = check_trace(optrace_to_chrome(whole, None))
     names = {event["args"]["name"] for event in events["M"] if event["name"] == "process_name"}
     assert {"Core 0 Overview", "Core 1 Overview"} <= names
     peaks = {}
@@ -194,13 +194,13 @@ def test_a_graph_on_two_cores_has_counters_of_both():
 
 def test_d3_bandwidth_is_that_of_the_instant():
     """Bytes are spread over the time in which they move: what a curve encloses are the bytes."""
-    made = schematic(
+    whole = schematic(
         op(1, 4, "DMA", 0, 100, dram_read=1000, vtcm_write=1000),
         op(2, 5, "DMA", 50, 100, dram_read=300, vtcm_write=300),
     )
     curve = [
         (event["ts"], event["args"]["bytes/cycle"])
-        for event in check_trace(optrace_to_chrome(made, None))["C"]
+        for event in check_trace(optrace_to_chrome(whole, None))["C"]
         if event["name"] == "DRAM read"
     ]
     assert curve == [(0, 10), (50, 13), (100, 3), (150, 0)]
@@ -283,12 +283,12 @@ def test_d4_services_hold_back_what_comes_after_them(busy, late):
 
 
 def test_d4_every_core_has_its_runtrace():
-    made = schematic(op(1, 4, "HMX", 0, 10), op(2, 4, "HMX", 0, 10, core=1), cores=2)
+    whole = schematic(op(1, 4, "HMX", 0, 10), op(2, 4, "HMX", 0, 10, core=1), cores=2)
     pause = Pause(step=0, asked_ns=1200, released_ns=1200, granted_ns=1300, restored_ns=1300)
     run = RunTimes(received_ns=1000, started_ns=1100, finished_ns=1800, pauses=(pause,))
-    events = check_trace(optrace_to_chrome(made, run))
+    events = check_trace(optrace_to_chrome(whole, run))
     threads = {event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"}
     assert {f"Core {core} {word}" for core in (0, 1) for word in ("Execs", "Yields")} <= threads
-    alone = check_trace(runs_to_runtrace(made, [run]))
+    alone = check_trace(runs_to_runtrace(whole, [run]))
     assert {event["args"]["name"] for event in alone["M"]} >= {"Core 0 Execs", "Core 1 Execs"}
     assert len(alone["X"]) == 8

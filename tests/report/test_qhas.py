@@ -64,8 +64,8 @@ OPS = st.lists(
 
 @given(OPS)
 def test_arithmetic_holds_for_any_schedule(drawn):
-    made = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
-    document = schematic_to_qhas(made, [])
+    whole = schematic(*(op(serial, *each) for serial, each in enumerate(drawn, start=1)))
+    document = schematic_to_qhas(whole, [])
     jsonschema.validate(document, qhas_schema())
     for row in rows(document, "htp_overall_summary"):
         path = rows(document, "dominant_path_htp_0")
@@ -74,7 +74,7 @@ def test_arithmetic_holds_for_any_schedule(drawn):
             found = rows(document, section)
             said = sum(each["num_dominant_path_cycles_htp_0"] for each in found)
             assert said == row["timeline_cycles"] - idle
-            assert sum(each["cycles"] for each in found) == sum(each.cycles for each in made.executed)
+            assert sum(each["cycles"] for each in found) == sum(each.cycles for each in whole.executed)
             assert [each["cycles"] for each in found] == sorted((each["cycles"] for each in found), reverse=True)
 
 

@@ -142,8 +142,8 @@ def test_names_from_a_file_cannot_move_the_cursor():
 
 
 def test_csv_and_json(files):
-    found = view(ViewRequest(logs=(files / "op.log",), output=files / "o.csv"))
-    rows = list(csv.DictReader(io.StringIO(found.files[files / "o.csv"].decode())))
+    viewed = view(ViewRequest(logs=(files / "op.log",), output=files / "o.csv"))
+    rows = list(csv.DictReader(io.StringIO(viewed.files[files / "o.csv"].decode())))
     assert rows[1]["Event Identifier"] == "Accelerator (execute) time (cycles)"
     assert (rows[1]["Unit of Measurement"], rows[1]["Event Level"], rows[1]["Message"]) == (
         "CYCLES",
@@ -151,7 +151,7 @@ def test_csv_and_json(files):
         "BACKEND",
     )
     assert (rows[4]["Message"], rows[4]["Event Level"]) == ("NODE", "SUB-EVENT")
-    assert "has an op trace" in found.notes[0]
+    assert "has an op trace" in viewed.notes[0]
     told = json.loads(view(ViewRequest(logs=(files / "op.log",), reader=LogReader.JSON, standardized=True)).text)
     assert told["header"]["artifact_type"] == "QNN_PROFILE"
     (message,) = told["messages"]
@@ -168,17 +168,17 @@ def test_csv_and_json(files):
 
 
 def test_linting_trace(files):
-    found = view(ViewRequest(logs=(files / "lint.log",), reader=LogReader.CHROMETRACE, output=files / "t.json"))
-    check_trace(json.loads(found.files[files / "t.json"]))
-    assert "(Average)" in found.text
+    viewed = view(ViewRequest(logs=(files / "lint.log",), reader=LogReader.CHROMETRACE, output=files / "t.json"))
+    check_trace(json.loads(viewed.files[files / "t.json"]))
+    assert "(Average)" in viewed.text
     with pytest.raises(BadProfile, match="no linting data, it was profiled at the level 'optrace'"):
         view(ViewRequest(logs=(files / "op.log",), reader=LogReader.CHROMETRACE))
 
 
 def test_optrace_files(files):
     everything = ReaderFeatures(qhas_json=True, qhas_schema=True, enable_input_output_flow_events=True)
-    found = optrace(files, features=everything)
-    assert sorted(path.name for path in found.files) == [
+    viewed = optrace(files, features=everything)
+    assert sorted(path.name for path in viewed.files) == [
         "qhas_schema.json",
         "trace.json",
         "trace_htp.json",
@@ -186,12 +186,12 @@ def test_optrace_files(files):
         "trace_qnn_htp_analysis_summary.json",
         "trace_runtrace.json",
     ]
-    check_trace(json.loads(found.files[files / "trace.json"]))
-    qhas = json.loads(found.files[files / "trace_qnn_htp_analysis_summary.json"])
-    schema = json.loads(found.files[files / "qhas_schema.json"])
+    check_trace(json.loads(viewed.files[files / "trace.json"]))
+    qhas = json.loads(viewed.files[files / "trace_qnn_htp_analysis_summary.json"])
+    schema = json.loads(viewed.files[files / "qhas_schema.json"])
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(qhas, schema)
-    assert "nodes that have the most say" in found.text
+    assert "nodes that have the most say" in viewed.text
     few = optrace(files, features=ReaderFeatures(htp_json=False, runtrace=False))
     assert sorted(path.name for path in few.files) == ["trace.json", "trace_qnn_htp_analysis_summary.html"]
 
@@ -213,10 +213,10 @@ def test_the_graph_for_netron_is_cut_like_the_trace(files):
 def test_gzip_three_ways(files, how):
     if "output" in how:
         how = {"output": files / how["output"]}
-    found = optrace(files, **how)
-    packed = found.files[files / "trace.json.gz"]
-    assert files / "trace.json" not in found.files
-    assert files / "trace_htp.json" in found.files
+    viewed = optrace(files, **how)
+    packed = viewed.files[files / "trace.json.gz"]
+    assert files / "trace.json" not in viewed.files
+    assert files / "trace_htp.json" in viewed.files
     check_trace(json.loads(gzip.decompress(packed)))
 
 
@@ -230,8 +230,8 @@ def test_zoom_shows_what_lies_between():
 
 def test_zoom_on_what_was_fused():
     nodes = (*SMALL.nodes[:5], type(SMALL.nodes[0])(6, "relu", "Relu", ("/relu",), into=4))
-    made = schematic(*SMALL.ops, nodes=nodes)
-    assert {each.owner for each in zoomed(made, "relu", "relu").ops} == {4}
+    whole = schematic(*SMALL.ops, nodes=nodes)
+    assert {each.owner for each in zoomed(whole, "relu", "relu").ops} == {4}
 
 
 @pytest.mark.parametrize(
@@ -273,17 +273,19 @@ def test_logs_of_two_chips_are_not_averaged(files):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"features": {"qhas_jsn": true}}', "/features/qhas_jsn is unknown.*did you mean 'qhas_json'"),
-        ('{"htp_json": true}', "/htp_json is unknown; expected features.*within features"),
+        ('{"features": {"qhas_jsn": true}}', "/features/qhas_jsn is not known; did you mean qhas_json"),
+        ('{"htp_json": true}', "/htp_json is not known; expected some of features; htp_json is a key of features"),
         ('{"features": {"gzip": 1}}', "/features/gzip is 1; expected true or false"),
         ('{"features": []}', "/features is .*expected an object"),
         ("[1]", "expected an object"),
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ('{"features": {"gzip": true, "gzip": false}}', "the key 'gzip' comes twice"),
+        ("{", "line 1, column 2: .*expected JSON"),
+        ("[" * 100_000, "expected JSON"),
+        ("\udcff", "byte 0 is no UTF-8"),
     ],
 )
 def test_a_config_that_cannot_be(tmp_path, text, words):
-    (tmp_path / "c.json").write_text(text)
+    (tmp_path / "c.json").write_text(text, errors="surrogateescape")
     with pytest.raises(BadProfile, match=words):
         read_features(tmp_path / "c.json")
 

@@ -318,7 +318,7 @@ def test_a_read_budget_for_memory_that_is_not_mapped_is_told_of_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     budget = {"file_read_memory_budget_in_mb": 1}
     for _ in range(2):
         if way == "list of bytes":

@@ -16,7 +16,7 @@ from tests.conftest import ramp, relu_graph
 @pytest.fixture
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
 
 
 def device_of(backend: htp.Backend, soc: str) -> htp.Device:

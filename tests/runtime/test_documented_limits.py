@@ -18,7 +18,7 @@ SOC = "SM8850"
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has told nothing yet."""
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_how_to_share_is_ignored_where_nothing_is_shared(shared_device: htp.Devi
 def test_contexts_that_share_in_turn_are_told_of_when_queued_together(
     shared_device: htp.Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     creation = shared_device.create_contexts_from_binaries([binary_of(shared_device)] * 2, share_resources=True)
     contexts = creation.result(PATIENCE_S)
     for context in contexts:
@@ -138,7 +138,7 @@ def test_asynchronous_executions_that_gain_nothing_on_a_chip_are_told_of_once(
     level: str | None,
     told: list[str],
 ) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     caplog.set_level("INFO", "openhtp")
     with shared_device.create_context() as context:
         graph = relu_graph(context)

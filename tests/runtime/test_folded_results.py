@@ -21,7 +21,7 @@ from tests.clamped_graphs import CLAMPED, Clamped, clamped_graph, encoding, exac
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(telling, "told", set())
     monkeypatch.setattr(notices, "_float_chips", {})
 
 

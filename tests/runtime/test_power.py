@@ -227,20 +227,20 @@ class TestDuct:
             yield ours, theirs
 
     def test_who_polls_looks_and_does_not_sleep(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(looking, "_CORES", 2)
+        monkeypatch.setattr(looking, "CORES", 2)
         monkeypatch.setattr(looking, "_TAKEN_NS", 10**12)
         fake = _Socket(pair[0], comes_at=50)
         Duct(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (50, False)
 
     def test_who_has_looked_long_enough_sleeps(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(looking, "_CORES", 2)
+        monkeypatch.setattr(looking, "CORES", 2)
         fake = _Socket(pair[0], comes_at=10**9)
         Duct(fake).watch(1000)  # type: ignore[arg-type]
         assert fake.slept
 
     def test_on_one_core_nobody_polls(self, pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(looking, "_CORES", 1)
+        monkeypatch.setattr(looking, "CORES", 1)
         fake = _Socket(pair[0], comes_at=1)
         Duct(fake).watch(10**12)  # type: ignore[arg-type]
         assert (fake.looks, fake.slept) == (0, True)
@@ -268,7 +268,7 @@ class TestLooking:
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         now = [0]
-        monkeypatch.setattr(looking, "_CORES", 2)
+        monkeypatch.setattr(looking, "CORES", 2)
         monkeypatch.setattr(looking.time, "monotonic_ns", lambda: now[0])
         return now
 

@@ -24,8 +24,8 @@ class Measured:
         """Signal to noise; in half precision unless activations have a fixed-point type."""
         form = self._model
         if activation:
-            made = quantize_model(form, self._samples, activation=activation, weight=weight, per_channel=True)
-            form = made.model
+            quantized = quantize_model(form, self._samples, activation=activation, weight=weight, per_channel=True)
+            form = quantized.model
         with htp.InferenceSession(form, soc="SM8650") as session:
             found = np.concatenate([session.run(None, sample)[0] for sample in self._samples])
         return float(10 * np.log10((self._exact**2).sum() / ((self._exact - found) ** 2).sum()))

@@ -162,7 +162,7 @@ def test_graphs_of_the_parts_share_one_context_that_ends_with_the_session(feeds)
     assert len(context.graphs) == 2
     kind = session.executable.stay.kind
     session.close()
-    assert kind not in hosts._devices
+    assert kind not in hosts.devices
 
 
 def test_without_the_cpu_all_reasons_are_told() -> None:

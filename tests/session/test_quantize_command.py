@@ -75,8 +75,8 @@ def test_trace_names_the_first_diverging_op(folder: Path) -> None:
 def test_first_diverging_is_the_first_below_the_threshold() -> None:
     model = zoo.tiny_mlp(16)
     samples = zoo.random_feeds(model, 2)
-    made = quantize_model(model, samples)
-    nodes = trace_nodes(made.prepared, made.model, samples)
+    quantized = quantize_model(model, samples)
+    nodes = trace_nodes(quantized.prepared, quantized.model, samples)
     assert [node.op_type for node in nodes][-1] == "Gemm"
     lowest = min(nodes, key=lambda node: node.htp.sqnr_db)
     assert first_diverging(nodes, lowest.htp.sqnr_db + 1e-6).htp.sqnr_db <= lowest.htp.sqnr_db + 1e-6
@@ -87,8 +87,10 @@ def test_losses_are_counted_across_values_that_are_not_stored(folder: Path) -> N
     """A Relu's own input is not in the quantized model; what its Conv lost must still show."""
     model = (folder / "net.onnx").read_bytes()
     samples = zoo.random_feeds(model, 2)
-    made = quantize_model(model, samples)
-    nodes = [node for node in trace_nodes(made.prepared, made.model, samples) if node.op_type == "Conv+Relu"]
+    quantized = quantize_model(model, samples)
+    nodes = [
+        node for node in trace_nodes(quantized.prepared, quantized.model, samples) if node.op_type == "Conv+Relu"
+    ]
     assert len(nodes) >= 2
     assert max(node.lost_db for node in nodes[1:]) > 0.1
 
@@ -133,6 +135,6 @@ def test_closeness_of_equal_and_opposite_arrays() -> None:
 def test_outputs_are_compared_over_all_samples() -> None:
     model = zoo.tiny_mlp(16)
     samples = zoo.random_feeds(model, 4)
-    made = quantize_model(model, samples, activation="u16", weight="s8", per_channel=True)
-    (report,) = compare_outputs(model, made.model, samples)
+    quantized = quantize_model(model, samples, activation="u16", weight="s8", per_channel=True)
+    (report,) = compare_outputs(model, quantized.model, samples)
     assert report.htp.sqnr_db > report.cpu.sqnr_db - 0.5

@@ -103,9 +103,9 @@ def test_an_lstm_stays_in_floats_with_its_weights() -> None:
         nodes, [4, 1, 5], {"w0": _weights(12, 5), "r": _weights(1, 12, 3), "out": _weights(3, 2)}, ["y"]
     )
     model.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "front"))
-    made = quantize_model(model, _samples(4, 1, 5))
-    assert list(made.floats) == ["memory"]
-    assert "Lstm" in [node.op for node in openhtp.onnx.load(made.model).nodes]
+    quantized = quantize_model(model, _samples(4, 1, 5))
+    assert list(quantized.floats) == ["memory"]
+    assert "Lstm" in [node.op for node in openhtp.onnx.load(quantized.model).nodes]
 
 
 def test_what_the_htp_refuses_once_quantized_stays_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +130,9 @@ def test_what_the_htp_refuses_once_quantized_stays_in_floats(monkeypatch: pytest
 
     monkeypatch.setattr(module, "import_model", refusing)
     model = _model(nodes, [2, 4], {"a": _weights(4, 4), "b": _weights(4, 4)}, ["y"])
-    made = quantize_model(model, _samples(2, 4))
-    assert made.floats["three"] == "not so"
-    assert "one" not in made.floats
+    quantized = quantize_model(model, _samples(2, 4))
+    assert quantized.floats["three"] == "not so"
+    assert "one" not in quantized.floats
 
 
 def test_biases_that_are_shared_get_names_of_their_own() -> None:
@@ -143,16 +143,16 @@ def test_biases_that_are_shared_get_names_of_their_own() -> None:
         helper.make_node("Conv", ["t", "w", "b"], ["y"], name="three"),
     ]
     model = _model(nodes, [1, 2, 4, 4], {"w": _weights(2, 2, 1, 1), "b": _weights(2)}, ["y"])
-    made = quantize_model(model, _samples(1, 2, 4, 4))
-    assert not made.floats
+    quantized = quantize_model(model, _samples(1, 2, 4, 4))
+    assert not quantized.floats
 
 
 def test_open_sizes_and_frozen_inputs_are_given_in_python() -> None:
     nodes = [helper.make_node("MatMul", ["x", "a"], ["t"]), helper.make_node("Mul", ["t", "gain"], ["y"])]
     model = _model(nodes, ["batch", 4], {"a": _weights(4, 4)}, ["y"])
     model.graph.input.append(helper.make_tensor_value_info("gain", TensorProto.FLOAT, []))
-    made = quantize_model(model, _samples(2, 4), dims={"batch": 2}, freeze={"gain": 2.0})
-    assert [spec.shape for spec in openhtp.onnx.load(made.model).inputs] == [(2, 4)]
+    quantized = quantize_model(model, _samples(2, 4), dims={"batch": 2}, freeze={"gain": 2.0})
+    assert [spec.shape for spec in openhtp.onnx.load(quantized.model).inputs] == [(2, 4)]
 
 
 def test_the_command_and_python_have_the_same_defaults() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import gc
 import json
 import logging
 import os
@@ -19,9 +20,11 @@ from tests.waiting import PATIENCE_S
 
 import openhtp as htp
 from openhtp import zoo
+from openhtp.core import tidying
 from openhtp.engine.onnxruntime import onnxruntime as ort
 from openhtp.options import PROVIDER
 from openhtp.report.profile_log import read_log
+from openhtp.runtime.instruments.instrument import hook_points
 
 QNN = "QNNExecutionProvider"
 
@@ -191,6 +194,44 @@ def test_arch_chooses_a_chip_of_that_architecture(model) -> None:
         assert find_soc(session.executable.device.soc).arch == 79
 
 
+def _profiled(path: Path) -> dict[str, list]:
+    options = {"profiling_level": "basic", "profiling_file_path": str(path)}
+    return {"providers": [QNN], "provider_options": [options]}
+
+
+def test_sessions_record_their_own_runs_only_until_they_end(model, feeds, tmp_path) -> None:
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    with (
+        htp.InferenceSession(model, **_profiled(files[0])) as first,
+        htp.InferenceSession(model, **_profiled(files[1])) as second,
+        htp.InferenceSession(model, providers=[QNN]) as third,
+    ):
+        for session, runs in ((first, 1), (second, 2), (third, 1)):
+            for _ in range(runs):
+                session.run(None, feeds)
+                session.run_async(None, feeds).result()
+        first.end_profiling()
+        first.run(None, feeds)
+        assert third.run_async(None, feeds).profile is None
+    counts = [file.read_text().count("QNN (execute) time") for file in files]
+    assert counts == [2, 4]
+    for point in (*hook_points["session_run"], *hook_points["session_queue"]):
+        assert vars(point.owner)[point.method] is point.defined  # runs cost what they cost without a recorder
+
+
+def test_a_session_that_nobody_closes_leaves_its_profile(model, feeds, tmp_path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "prof")
+    session = htp.InferenceSession(model, options, providers=[QNN])
+    session.run(None, feeds)
+    del session
+    gc.collect()
+    tidying.flush()
+    (path,) = tmp_path.iterdir()
+    assert "model_run" in [event["name"] for event in json.loads(path.read_text())]
+
+
 def test_profile_is_written_as_csv(model, feeds, tmp_path) -> None:
     path = tmp_path / "profile.csv"
     options = {"profiling_level": "detailed", "profiling_file_path": str(path)}
@@ -346,9 +387,9 @@ def test_closed_session_refuses_and_the_device_ends(model, feeds) -> None:
 
     session = htp.InferenceSession(model, soc="SM8550")
     kind = session.executable.stay.kind
-    assert kind in hosts._devices
+    assert kind in hosts.devices
     session.close()
-    assert kind not in hosts._devices
+    assert kind not in hosts.devices
     with pytest.raises(htp.WrongState, match="closed"):
         session.run(None, feeds)
 

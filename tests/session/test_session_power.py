@@ -60,7 +60,7 @@ def test_a_mode_votes_until_the_session_is_closed(model: bytes) -> None:
             with with_mode(model, "power_saver") as other:
                 assert [each["perf_profile"] for each in votes(other)] == ["burst", "power_saver"]
         assert votes(plain) == []
-    assert not hosts._devices
+    assert not hosts.devices
 
 
 def test_a_session_that_failed_leaves_no_vote(model: bytes) -> None:
@@ -151,4 +151,4 @@ def test_what_is_asked_for_directly_comes_first(model: bytes) -> None:
 def test_a_bad_backend_config_is_told_with_its_place(model: bytes) -> None:
     with pytest.raises(InvalidArgument, match="/devices/0/cores/0/perf_profile is 'fast'"):
         InferenceSession(model, backend_config={"devices": [{"cores": [{"perf_profile": "fast"}]}]})
-    assert not hosts._devices
+    assert not hosts.devices

@@ -84,9 +84,9 @@ def test_the_command(scenario, tmp_path):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "30 seeds, 95% confidence" in done.output
-    found = json.loads(path.read_text())["policies"]
-    assert list(found) == ["strict", "fair"]
-    assert found["strict"]["clients"]["llm"]["rate"]["high"] > 0
+    document = json.loads(path.read_text())["policies"]
+    assert list(document) == ["strict", "fair"]
+    assert document["strict"]["clients"]["llm"]["rate"]["high"] > 0
     for option in (["--optimize"], ["--check"], ["--max-miss-rate", "0"], ["--picture", "a.svg"]):
         bad = CliRunner().invoke(app, [*words[:4], *option])
         assert bad.exit_code == 2

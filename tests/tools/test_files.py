@@ -30,11 +30,11 @@ def test_any_list_is_read_or_refused_with_its_line(tmp_path: Path, data: bytes) 
     path = tmp_path / "list.txt"
     path.write_bytes(data)
     try:
-        found = read_input_list(path, ["x", "y"], ["o"])
+        input_list = read_input_list(path, ["x", "y"], ["o"])
     except InvalidArgument as error:
         message = error.message
     else:
-        assert all(set(line.files) == {"x", "y"} for line in found.lines)
+        assert all(set(line.files) == {"x", "y"} for line in input_list.lines)
         return
     assert str(path) in message
 

@@ -27,8 +27,8 @@ def test_outputs_are_those_of_onnxruntime(folder: Path) -> None:
     exact = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     for number, sample in enumerate(feeds):
         (wanted,) = exact.run(None, sample)
-        found = np.array(read(Path(f"output/Result_{number}/output.raw"))).reshape(wanted.shape)
-        assert np.abs(found - wanted).max() < 0.01 * np.abs(wanted).max(), "half precision"
+        data = np.array(read(Path(f"output/Result_{number}/output.raw"))).reshape(wanted.shape)
+        assert np.abs(data - wanted).max() < 0.01 * np.abs(wanted).max(), "half precision"
 
 
 def test_the_folder_and_the_description(folder: Path) -> None:

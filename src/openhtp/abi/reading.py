@@ -281,6 +281,6 @@ def _blocks_at(address: int | None, shape: tuple[int, ...], name: str) -> Any:
 
 
 def _block_axis(axis: int, shape: tuple[int, ...]) -> int:
-    """Blocks are pieces of the input channels: of the last two axes the one that is not the channels'."""
+    """The axis that blocks divide, which is that of the input channels: the last two axes are ``axis`` and it."""
     last = len(shape) - 1
     return last - 1 if axis == last else last

@@ -298,9 +298,9 @@ BINARY_STEPS = 5
 
 
 class BinaryFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """All measured. Ratios are two graphs of equal weights to one of them; bytes are over what stays resident.
+    """All measured. Ratios compare two graphs of equal weights with one; bytes are what comes to those that stay.
 
-    ``sizes`` are a float ResNet18 at two resolutions; ``float_file_ratio`` is one to the bytes of its weights.
+    ``sizes`` are a float ResNet18 at two resolutions. ``float_file_ratio`` compares its file with its weights.
     """
 
     metadata_file_bytes: int

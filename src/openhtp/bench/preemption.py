@@ -194,8 +194,9 @@ MOST_URGENT_SHARE = 0.07
 class UrgentRow(msgspec.Struct, frozen=True):
     """How long an urgent graph took beside a long one, in parts of the long one's run.
 
-    From its call to its end, its own time included. ``samples`` were not disturbed by anything else on the
-    machine; the ``disturbed`` ones count in ``p99_share_all`` alone. If all were disturbed, they count everywhere.
+    It counts from the call to the end, the graph's own time included. ``samples`` were not disturbed by anything
+    else on the machine; the ``disturbed`` ones count in ``p99_share_all`` alone. If all were disturbed, they count
+    everywhere.
     """
 
     what: str

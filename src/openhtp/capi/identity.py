@@ -32,7 +32,7 @@ SYSTEM_PROVIDER_NAME = "SYSTEM_QTI_AISW"
 BLOB_VERSION: Version = (4, 0, 6)
 
 
-_FOLDER = Path(__file__).absolute().parent / "lib"
+FOLDER = Path(__file__).absolute().parent / "lib"
 
 
 def core_api() -> Version:
@@ -64,14 +64,14 @@ def _text(variable: str, default: str, form: re.Pattern[str], example: str) -> s
 
 def lib_dir() -> Path:
     """The folder of all our libraries; an error says what to do if they were not built."""
-    if not (_FOLDER / LIBRARY_NAME).is_file():
+    if not (FOLDER / LIBRARY_NAME).is_file():
         raise UnsupportedFeature(
-            f"{_FOLDER / LIBRARY_NAME} is missing: it is compiled when openhtp is built, and then there was no C"
+            f"{FOLDER / LIBRARY_NAME} is missing: it is compiled when openhtp is built, and then there was no C"
             " compiler. Install a wheel, or install gcc and run `pip install --force-reinstall --no-deps openhtp`",
             st.QNN_COMMON_ERROR_LOADING_BINARIES,
         )
-    check_file(_FOLDER / LIBRARY_NAME, FOREIGN_WHEEL)
-    return _FOLDER
+    check_file(FOLDER / LIBRARY_NAME, FOREIGN_WHEEL)
+    return FOLDER
 
 
 def backend_path() -> str:

@@ -22,7 +22,7 @@ import openhtp as htp
 from openhtp.cli._terminal import JsonFile, TextTable, progress_console, show, write_json
 from openhtp.core.errors import QnnError
 from openhtp.core.foreign_text import printable
-from openhtp.core.shared_library import FOREIGN_WHEEL, REINSTALL, WHAT_TO_DO, check_file
+from openhtp.core.shared_library import FOREIGN_WHEEL, OUTDATED, REINSTALL, RENEW, WHAT_TO_DO, check_file
 from openhtp.core.units import bytes_in_words
 from openhtp.engine import native
 from openhtp.engine.integer_kernels import integer_kernels
@@ -149,11 +149,12 @@ def sessions() -> CheckupLine | str:
         # C programs find no library then, so this is more than slow.
         cause = missing.split(f"; {REINSTALL}")[0]
         return CheckupLine(what="sessions", health=Health.BROKEN, detail=cause, advice=REINSTALL)
+    cures = {OUTDATED: RENEW, f"{native.SWITCH}=0 in your environment": f"unset {native.SWITCH}"}
     return CheckupLine(
         what="sessions",
         health=Health.MISSING,
-        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load more slowly",
-        advice=f"unset {native.SWITCH}" if native.SWITCH in missing else _COMPILE,
+        detail=f"made by ONNX Runtime's Python package, as {missing}; graphs load and run more slowly",
+        advice=cures.get(missing, _COMPILE),
     )
 
 

@@ -201,7 +201,7 @@ def _kernels(results: list[Estimate], count: int) -> TextTable:
     chips = _titles(results)
     columns = ("kernel", "op", *chips, "share", "HMX busy", "HVX busy", "memory busy", "bound by", "ONNX nodes")
     sheet = TextTable(f"What takes most on {chips[0]} (modelled)", columns, ("op", "bound by", "ONNX nodes"))
-    places = {op.name: place for place, op in enumerate(first.ops)}
+    places = {op.name: index for index, op in enumerate(first.ops)}
     for op in first.slowest(count):
         sheet.add(
             op.name,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 from openhtp.config.keys import GENERAL, HTP, Section
-from openhtp.config.reading import JsonDict, check_section, parse_json, refuse
+from openhtp.config.reading import JsonDict, check_section, load_json, parse_json, refuse
 from openhtp.core.checks import shown
 from openhtp.core.errors import InvalidArgument
-from openhtp.core.files import read_file
 from openhtp.core.telling import warn_once
 from openhtp.core.units import MIB
+from openhtp.core.validating import PointerPlace
 from openhtp.hw.perf_profiles import DEFAULT_PERF_PROFILE, find_perf_profile
 from openhtp.options import CONTEXT, GRAPH, ContextOrigin, Table
 
@@ -237,15 +237,15 @@ def read_config(path: str | os.PathLike[str]) -> BackendConfig:
 
 def parse_config(settings: Mapping[str, Any] | str, source: str = "config") -> BackendConfig:
     """Read a config that is given as an object or as text; paths in it count from the working directory."""
-    content = parse_json(settings, source) if isinstance(settings, str) else dict(settings)
+    content = parse_json(settings, PointerPlace(source)) if isinstance(settings, str) else dict(settings)
     return _config_from(content, source, Path())
 
 
 def _config_from(content: JsonDict, source: str, folder: Path) -> BackendConfig:
     general = {section.name for section in GENERAL.sections}
     if not general & content.keys():
-        return _verified_config(source, check_section(content, HTP, source), {})
-    general_values = check_section(content, GENERAL, source)
+        return _verified_config(source, check_section(content, HTP, PointerPlace(source)), {})
+    general_values = check_section(content, GENERAL, PointerPlace(source))
     for number, entry in enumerate(general_values.get("graph_configs", ())):
         if "graph_name" not in entry:
             refuse(source, f"/graph_configs/{number}", "has no graph_name; each entry needs one")
@@ -255,7 +255,8 @@ def _config_from(content: JsonDict, source: str, folder: Path) -> BackendConfig:
     inner = Path(named) if os.path.exists(named) else folder / named
     if not os.path.exists(inner):  # unlike Path.exists, it takes a name that no file can have for none
         refuse(source, "/backend_extensions/config_file_path", f"is {shown(named)}, which is no file")
-    return _verified_config(str(inner), check_section(_load(inner), HTP, str(inner)), general_values)
+    values = check_section(_load(inner), HTP, PointerPlace(str(inner)))
+    return _verified_config(str(inner), values, general_values)
 
 
 def _verified_config(source: str, htp: JsonDict, general: JsonDict) -> BackendConfig:
@@ -282,12 +283,7 @@ def _tell_of_idle_keys(source: str, section: Section, values: Mapping[str, Any])
 
 
 def _load(path: str | os.PathLike[str]) -> JsonDict:
-    data = read_file(path, most=_MOST_BYTES, what="a config file", error=InvalidArgument)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        refuse(str(path), "", f"byte {error.start} is no UTF-8; expected JSON")
-    return parse_json(text, str(path))
+    return load_json(path, what="a config file", most=_MOST_BYTES)
 
 
 def _section(parent: Section, name: str) -> Section:

@@ -1,4 +1,4 @@
-"""Faults to order: the words that order them, and which call each of them meets.
+"""Faults to order: the words that order them, and the call that each of them meets.
 
 ::
 

@@ -156,7 +156,7 @@ def _too_large(path: Path, size: int, most: int, what: str) -> str:
 # the old or the new file. A terminal or a pipe is written to as it is; a pipe needs a reader.
 
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 # Errors of a folder that takes no new file, while an old file in it may be written to.
 _NOTHING_NEW = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -199,7 +199,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _opened(path: Path) -> int:
     """A descriptor of something that is no regular file. The reader of a pipe may be about to open it."""
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -1,7 +1,8 @@
-"""What is wrong with a shared library, in words: the dynamic loader would only hint at it."""
+"""The faults of a shared library, in words: the dynamic loader would only hint at them."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import stat
@@ -17,8 +18,21 @@ FOREIGN_WHEEL = f": openhtp comes from a wheel for another machine; {REINSTALL}"
 WHAT_TO_DO = ". What to do: "
 """Between the cause and the cure in the message of a library that cannot be used here."""
 
+OUTDATED = "its library was compiled from other C sources than those that are here"
+"""The cause if an installation from a checkout was not renewed when the checkout was."""
+RENEW = "compile it again with pip install -e . (or make .venv/.installed)"
+
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i686", 40: "arm", 243: "riscv64", 164: "Hexagon (the DSP)"}
 _NEWER_GLIBC = re.compile(r"version [`'\"]?GLIBC_(?P<needed>[\d.]+)")
+
+
+def is_outdated(library: Path, sources: Path) -> bool:
+    """Whether this folder has our C sources, and the library was compiled from others (``hatch_build.py``)."""
+    files = sorted(sources.glob("*.[ch]"))
+    if not files:
+        return False
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return digest.encode() not in library.read_bytes()
 
 
 def check_file(path: Path, cure: str = f"{WHAT_TO_DO}take the build of it for this machine") -> None:

@@ -71,18 +71,20 @@ class ArgumentPlace(ValuePlace):
 class PointerPlace(ValuePlace):
     """A value of a JSON document, by its JSON pointer: ``/devices/0/core_id``."""
 
-    __slots__ = ()
+    __slots__ = ("_error",)
+
+    def __init__(self, source: str, path: str = "", *, error: type[QnnError] = InvalidArgument) -> None:
+        super().__init__(source, path)
+        self._error = error
 
     def inside(self, step: str | int) -> PointerPlace:
         """The place of a key's value, or of an item."""
         name = clipped(str(step), _MAX_NAME).replace("~", "~0").replace("/", "~1")
-        return PointerPlace(self.source, f"{self.path}/{name}")
+        return PointerPlace(self.source, f"{self.path}/{name}", error=self._error)
 
     def error(self, problem: str) -> QnnError:
         """``config.json: /devices/0/core_id is -1; expected ...``."""
-        return InvalidArgument(
-            f"{self.source}: {self.path} {problem}" if self.path else f"{self.source}: {problem}"
-        )
+        return self._error(f"{self.source}: {self.path} {problem}" if self.path else f"{self.source}: {problem}")
 
 
 class KeyPlace(ValuePlace):

@@ -1,4 +1,4 @@
-"""How fast a SoC gives what kernels need, from ``parameters.toml``.
+"""The rates at which a SoC computes and moves data, from ``parameters.toml``.
 
 A SoC without published times has the rates of the nearest one that has them.
 """

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
-from openhtp.core.shared_library import FOREIGN_WHEEL, check_file, loading_failure
+from openhtp.core.shared_library import FOREIGN_WHEEL, OUTDATED, RENEW, check_file, is_outdated, loading_failure
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort, part
 from openhtp.engine.opened import BoundSession, End
@@ -51,7 +51,8 @@ SWITCH = "OPENHTP_NATIVE_SESSIONS"
 """An environment variable: ``0`` has all sessions made by the runtime's Python package."""
 DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
-_FOLDER = Path(__file__).absolute().parent / "lib"
+FOLDER = Path(__file__).absolute().parent / "lib"
+SOURCES = FOLDER.with_name("native")
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -188,19 +189,23 @@ def _function(function: Any, result: Any, *arguments: Any) -> Any:
 @cache
 def native() -> Native | None:
     """The C side of this process; None where it was not compiled, is switched off or does not fit the runtime."""
-    path = _FOLDER / LIBRARY
+    path = FOLDER / LIBRARY
     if os.environ.get(SWITCH) == "0" or not path.is_file():
+        return None
+    slower = "sessions are made by the Python package of ONNX Runtime, which is slower"
+    if is_outdated(path, SOURCES):
+        log.warning("%s, as %s. What to do: %s", slower, OUTDATED, RENEW)
         return None
     try:
         return Native(path)
     except Exception as error:  # the runtime's own have no base in common
-        log.info("sessions are made by the Python package of the runtime: %s", error)
+        log.warning("%s: %s. What to do: see openhtp doctor", slower, error)
         return None
 
 
 def offer_operators(options: Any) -> None:
     """Let a session of the runtime's Python package have the operators of the C side, if that was compiled."""
-    path = _FOLDER / LIBRARY
+    path = FOLDER / LIBRARY
     if path.is_file():
         options.register_custom_ops_library(str(path))
 
@@ -211,15 +216,17 @@ def absence() -> str:
         return ""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0 in your environment"
-    if not (_FOLDER / LIBRARY).is_file():
+    if not (FOLDER / LIBRARY).is_file():
         return "there was no C compiler when openhtp was built"
     try:
-        check_file(_FOLDER / LIBRARY, FOREIGN_WHEEL)
-        ctypes.CDLL(str(_FOLDER / LIBRARY))
+        check_file(FOLDER / LIBRARY, FOREIGN_WHEEL)
+        ctypes.CDLL(str(FOLDER / LIBRARY))
     except QnnError as error:
         return str(error)
     except OSError as error:
-        return str(loading_failure(_FOLDER / LIBRARY, error))
+        return str(loading_failure(FOLDER / LIBRARY, error))
+    if is_outdated(FOLDER / LIBRARY, SOURCES):
+        return OUTDATED
     return f"it does not fit ONNX Runtime {ort.__version__}"
 
 

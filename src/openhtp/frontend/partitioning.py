@@ -84,17 +84,19 @@ def _with_known_values(proto: Any) -> Any:
     except QnnError:  # a model that cannot be read as a whole stays as it is
         return proto
     graph = proto.graph
-    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    available = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     needed = {value.name for value in graph.output}
-    known = {name for name, value in values.items() if value.size} - needed - given
+    known = {name for name, value in values.items() if value.size} - needed - available
     kept = []
     # From the end, so that what only made the size of something is left out.
     for node in reversed(graph.node):
         if needed.intersection(node.output) - known:
             needed.update(node_reads(node))
             kept.append(node)
-    made = [numpy_helper.from_array(np.ascontiguousarray(values[name]), name) for name in sorted(known & needed)]
-    graph.initializer.extend(made)
+    constants = [
+        numpy_helper.from_array(np.ascontiguousarray(values[name]), name) for name in sorted(known & needed)
+    ]
+    graph.initializer.extend(constants)
     del graph.node[:]
     graph.node.extend(reversed(kept))
     return proto

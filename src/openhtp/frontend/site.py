@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Site:
     """A node, its inputs as values, and the means to emit QNN nodes for it.
 
-    ``fixed`` holds the type and encoding of each output that is stored in fixed point; None computes in floats:
-    inputs are then dequantized, and outputs are left as floats.
+    ``fixed`` holds the type and encoding of each output that is stored in fixed point. Without it the node
+    computes in floats: its inputs are dequantized, and its outputs are left as floats.
     """
 
     def __init__(self, around: GraphImport, node: OnnxNode, fixed: Mapping[int, encodings.Fixed] | None) -> None:

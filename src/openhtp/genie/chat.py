@@ -268,7 +268,7 @@ class Chat:
             while not (word := self._next(words)).is_last:
                 pass
         except BaseException:
-            self._process.stop()  # it may be a query by tokens, for which nobody waits any more
+            self._process.stop()  # it may be computing a query by tokens, whose caller has gone
             raise
         if word.error is not None:
             raise self._process.explained(error_from(word.error))
@@ -311,8 +311,8 @@ def _check_place(host: str, vendor: bool, emulated: Sequence[str]) -> None:
 class HostProcess:
     """The process, the socket to it, and what it and its libraries print. ``started`` makes one.
 
-    A thread of ours reads its words and sorts them by the calls that they belong to. A caller that is interrupted
-    so leaves neither half a message behind nor an answer that the next call would take for its own.
+    A thread of ours reads its words and sorts them by the calls that they belong to. So an interrupted caller
+    leaves neither half a message behind nor an answer that the next call would take for its own.
     """
 
     @classmethod

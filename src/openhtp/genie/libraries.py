@@ -65,7 +65,7 @@ def linked_folder(genie: Path) -> Iterator[Path]:
 def link_libraries(genie: Path, folder: Path) -> Path:
     """Make a folder of links: to Genie, to our libraries, and to companions of Genie that we have no library for.
 
-    Genie looks for what it was linked with beside the parent of its folder, so that gets a link, too.
+    Genie looks beside the parent of its folder for what it was linked with, so that place gets a link, too.
     """
     ours = sorted(lib_dir().rglob("*.so"))
     companions = [genie.parent / EXTENSIONS_NAME] if (genie.parent / EXTENSIONS_NAME).is_file() else []

@@ -128,7 +128,7 @@ def vtcm_of(info: GraphInfo, vtcm_bytes: int) -> int:
 def backup_of(info: GraphInfo, peak_bytes: int | None, vtcm_bytes: int) -> int:
     """The bytes that a graph saves when it yields: the most that it has in VTCM at once, in whole pages.
 
-    A graph that nobody compiled (its peak is None) may have there all that it was given.
+    A graph that was not compiled (its peak is None) may have all of its VTCM in use.
     """
     most = vtcm_of(info, vtcm_bytes)
     if peak_bytes is None:
@@ -143,8 +143,8 @@ def needs_of(
     """The needs of stored graphs, each given with numbers that identify equal data of different graphs.
 
     ``largest_backup`` is the size of the VTCM backup buffer of a graph that has all VTCM there is.
-    ``compiled_next`` says that graphs are compiled before they are held: one that nobody compiled yet counts no
-    backup until then.
+    With ``compiled_next``, graphs are compiled before their memory is held; until then, a graph that is not
+    compiled yet counts no backup.
     """
     users = Counter(number for _, numbers in graphs for number in set(numbers))
     sizes: dict[int, int] = {}

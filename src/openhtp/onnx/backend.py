@@ -43,8 +43,8 @@ class HtpBackendRep(BackendRep):  # type: ignore[misc]
     """A prepared model.
 
     An HTP graph is compiled for fixed shapes, axes and bounds. A model that takes those as inputs (ONNX's node
-    tests do) is compiled when they are known: at the first run, and again whenever they change. When nobody has it
-    any more it is unloaded.
+    tests do) is compiled when they are known: at the first run, and again whenever they change. The model is
+    unloaded when the last reference to it is gone.
     """
 
     def __init__(self, model: ModelProto) -> None:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from openhtp.core.shared_library import OUTDATED, RENEW, is_outdated
 from openhtp.planning.scenario import ClientSpec, Pattern, RequestSource, Scenario
 from openhtp.planning.sources import random_gap
 from openhtp.sched.events import ClientAdded
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 LIBRARY = "libopenhtp_plan.so"
 SWITCH = "OPENHTP_NATIVE_PLANS"
 """An environment variable: ``0`` has all plans made by Python."""
-_FOLDER = Path(__file__).absolute().parent / "lib"
+FOLDER = Path(__file__).absolute().parent / "lib"
+SOURCES = FOLDER.with_name("native")
 
 _POLICIES: dict[type, int] = {Strict: 0, EarliestDeadline: 1, Fair: 2}
 _FINISHED, _GAPS_WANTED, _PAUSE, _TOO_LARGE, _NO_MEMORY = range(5)
@@ -121,8 +123,11 @@ def _function(function: Any, result: Any, *arguments: Any) -> Any:
 @cache
 def plan_core() -> PlanCore | None:
     """The C core of this process; None where it was not compiled, is switched off or cannot be loaded."""
-    path = _FOLDER / LIBRARY
+    path = FOLDER / LIBRARY
     if os.environ.get(SWITCH) == "0" or not path.is_file():
+        return None
+    if is_outdated(path, SOURCES):
+        log.warning("plans are made by Python, which is slower, as %s. What to do: %s", OUTDATED, RENEW)
         return None
     try:
         return PlanCore(path)

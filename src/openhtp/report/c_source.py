@@ -376,9 +376,9 @@ def _code(error: str) -> str:
     return str(_CODES.get(error, 1 if error else 0))
 
 
-def _remarks(options: dict[str, Any], made: set[str]) -> Iterator[str]:
+def _remarks(options: dict[str, Any], written: set[str]) -> Iterator[str]:
     for name in options:
-        if name not in made and re.fullmatch(r"\w{1,80}", name, re.ASCII):
+        if name not in written and re.fullmatch(r"\w{1,80}", name, re.ASCII):
             yield f"/* option {name} is left out */"
 
 
@@ -479,7 +479,7 @@ def _scalar(dtype: DType, array: Array) -> str:
 
 def _checked_type(word: str) -> str:
     if not isinstance(word, str) or word[1:] not in (*_C_TYPES, "b1"):
-        raise ValueError(f"type {word!r}")
+        raise ValueError(f"type {word!r} is none that C has")
     return word
 
 

@@ -123,8 +123,8 @@ def _ops_behind(schematic: Schematic, steps: Sequence[Sequence[str]], step: int)
         op.id
         for name, ops in by_node.items()
         if name in of_all
-        for place, op in enumerate(ops)
-        if place * of_all[name] >= len(ops) * of_earlier[name]
+        for index, op in enumerate(ops)
+        if index * of_all[name] >= len(ops) * of_earlier[name]
     }
 
 
@@ -273,7 +273,7 @@ def _flow(
     starts: dict[int, int],
     places: dict[int, tuple[int, int]],
 ) -> Iterator[Json]:
-    """An arrow; it begins within the one op (viewers look for that) and ends where the other begins."""
+    """An arrow. It begins inside one op, where viewers look for it, and ends where the other op begins."""
     base = {"cat": category, "name": name, "id": f"{category}-{number}"}
     pid, tid = places[start.id]
     leaves = starts[start.id] + max(0, start.cycles - 1)

@@ -7,21 +7,22 @@ import difflib
 import enum
 import gzip
 import io
-import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
+from openhtp.config.keys import Key, Section
+from openhtp.config.reading import check_section, load_json
 from openhtp.core.checks import shown
 from openhtp.core.errors import BadProfile
-from openhtp.core.files import read_file
 from openhtp.core.foreign_text import printable, to_json
-from openhtp.core.units import MIB
+from openhtp.core.validating import PointerPlace
+from openhtp.core.value_kinds import Flag
 from openhtp.records.profile import Message, ProfileLogContent
 from openhtp.records.schematic import FIRST_NODE, QnnOp, Schematic
 from openhtp.report.linting import CRITICAL_PATH, lint_to_chrome
@@ -287,36 +288,17 @@ def _json(document: dict[str, Any]) -> bytes:
 
 # The configuration file.
 
+_SWITCHES = tuple(Key(name=field.name, kind=Flag("true or false"), about="") for field in fields(ReaderFeatures))
+_CONFIGURATION = Section(
+    name="", about="", keys=(), sections=(Section(name="features", about="Switches.", keys=_SWITCHES),)
+)
+
 
 def read_features(path: str | os.PathLike[str]) -> ReaderFeatures:
     """The switches in a file: ``{"features": {"qhas_json": true}}``. Raises BadProfile with the offending key."""
-    data = read_file(path, most=MIB, what="the viewer's configuration", error=BadProfile)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise BadProfile(f"{path}: no JSON: {problem}") from problem
-    if not isinstance(document, dict):
-        raise BadProfile(f'{path}: {shown(document)}; expected an object {{"features": {{...}}}}')
-    _refuse_unknown(path, "", document, ["features"])
-    switches = document.get("features", {})
-    if not isinstance(switches, dict):
-        raise BadProfile(f"{path}: /features is {shown(switches)}; expected an object of switches")
-    names = [field.name for field in fields(ReaderFeatures)]
-    _refuse_unknown(path, "/features", switches, names)
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise BadProfile(f"{path}: /features/{name} is {shown(value)}; expected true or false")
-    return ReaderFeatures(**switches)
-
-
-def _refuse_unknown(path: object, where: str, keys: Iterable[str], names: list[str]) -> None:
-    for key in keys:
-        if key not in names:
-            everything = [*names, *(field.name for field in fields(ReaderFeatures))]
-            near = difflib.get_close_matches(key[:100], everything, 1)
-            where_known = "within features" if near and near[0] not in names else "there"
-            hint = f"; did you mean {near[0]!r} ({where_known})?" if near else ""
-            raise BadProfile(f"{path}: {where}/{key[:100]} is unknown; expected {', '.join(names)}{hint}")
+    document = load_json(path, what="the viewer's configuration", error=BadProfile)
+    values = check_section(document, _CONFIGURATION, PointerPlace(str(path), error=BadProfile))
+    return ReaderFeatures(**values.get("features", {}))
 
 
 # The part of a graph between two of its nodes.

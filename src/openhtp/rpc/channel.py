@@ -68,7 +68,8 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         close_all(descriptors)
         raise ProtocolError(
-            f"message above {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors, or none is left for it here"
+            f"a message of more than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors, or this process has no"
+            " descriptor left for it"
         )
     if not data:
         close_all(descriptors)

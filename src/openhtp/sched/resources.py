@@ -109,7 +109,7 @@ def resources_of(
 
 
 def priority_on(device: DeviceResources, priority: int) -> int:
-    """The level that this device can tell: one of the eight, or always NORMAL where priorities are flat."""
+    """The priority that counts on this device: one of the eight, or always NORMAL where priorities are flat."""
     return int(Priority.NORMAL if device.flat_priorities else Priority.parse(priority))
 
 

@@ -73,9 +73,12 @@ class RunCall:
     names: Sequence[str]
     feeds: dict[str, Array]
     run_options: Any
-    profile: Any
     # Arrays of the caller's for some of the outputs.
     targets: Mapping[str, Array]
+    # Filled by the run.
+    profile: Any = None
+    # Called when a queued run is over, before any callback of the user's.
+    noted: Callable[[], None] | None = None
 
 
 class Executable(Protocol):
@@ -120,9 +123,9 @@ class Executable(Protocol):
     def run(self, call: RunCall) -> Results:
         """Run once and wait; outputs that could be written into their target are that target."""
 
-    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
-        """Queue a run; ``noted`` is called when the run is over, before any callback."""
-        return carrier.compute(call, self.run, noted)
+    def queue(self, call: RunCall, carrier: Carrier) -> PendingRun:
+        """Queue a run."""
+        return carrier.compute(call, self.run)
 
     def end_profiling(self) -> str:
         """The file of ONNX Runtime's own profile; empty if there is none."""

@@ -68,7 +68,7 @@ class _Claim:
 
 _lock = threading.Lock()
 _backends: dict[str | None, Backend] = {}
-_devices: dict[HostKind, _Host] = {}
+devices: dict[HostKind, _Host] = {}
 # Contexts that sessions share, by device and source, each with the claims of its sessions.
 _shared: dict[tuple[HostKind, str], tuple[Context, set[_Claim]]] = {}
 
@@ -91,9 +91,9 @@ class Stay:
         """The device of this kind, started if no session has it yet."""
         kind = self.kind
         with _lock:
-            host = _devices.get(kind)
+            host = devices.get(kind)
             if host is None:
-                host = _devices[kind] = finish(
+                host = devices[kind] = finish(
                     functools.partial(_started, kind), name="openhtp-host", discard=lambda late: late.device.free()
                 )
             host.stays.add(self.claim)
@@ -166,13 +166,13 @@ def _end(claim: _Claim) -> None:
         claim.saves.clear()
         stop_saving()
     with _lock:
-        host = _devices.get(claim.kind)
+        host = devices.get(claim.kind)
         if host is None:
             return
         host.stays.discard(claim)
         if host.stays:
             return
-        del _devices[claim.kind]
+        del devices[claim.kind]
     with contextlib.suppress(QnnError):  # the backend was freed at exit, and the device with it
         host.device.free()
 
@@ -194,7 +194,7 @@ def _start_anew() -> None:
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _backends.clear()
-    _devices.clear()
+    devices.clear()
     _shared.clear()
 
 

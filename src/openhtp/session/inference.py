@@ -14,6 +14,7 @@ import numpy.typing as npt
 from onnx import ModelProto
 
 from openhtp.config import Source, as_config
+from openhtp.core import tidying
 from openhtp.core.checks import shown
 from openhtp.core.errors import Aborted, BadModel, InvalidArgument, QnnError, UnsupportedError
 from openhtp.engine.onnxruntime import onnxruntime
@@ -21,6 +22,7 @@ from openhtp.frontend.fixing import Dims, Freeze, check_dims
 from openhtp.frontend.onnx_reader import ModelSource, check_path, model_bytes, with_constants
 from openhtp.hw.catalog import find_soc
 from openhtp.runtime.calls.queue import check_depth
+from openhtp.runtime.instruments.instrument import hooked
 from openhtp.runtime.objects.argument_checks import check_callable, check_name
 from openhtp.runtime.objects.modelled import StepOps
 from openhtp.runtime.objects.op_packages import PackageSource
@@ -31,7 +33,7 @@ from openhtp.session.ep_devices import (
     ep_device,
     host_memory,
 )
-from openhtp.session.executable import Array, AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
+from openhtp.session.executable import AssignedPart, Executable, ModelMetadata, NodeArg, Results, RunCall
 from openhtp.session.hosts import lend_packages
 from openhtp.session.in_parts import load_in_parts
 from openhtp.session.on_cpu import CpuExecutable, write_optimized
@@ -61,6 +63,7 @@ log = logging.getLogger(__name__)
 Callback = Callable[[Results, Any, str], object]
 
 
+@hooked(_run="session_run", _queue="session_queue")
 class InferenceSession:
     """A model on the emulated HTP, with ONNX Runtime's methods and the QNN provider's options.
 
@@ -131,12 +134,16 @@ class InferenceSession:
         begin_ns = time.monotonic_ns()
         with SessionPower(request, wanted=QNN in names).kept(self) as power:
             executable = _load(request, names, power)
+            recorder = SessionRecorder(request, executable)
             try:
-                recorder = SessionRecorder(request, executable, begin_ns)
+                recorder.begin(begin_ns)
                 write_optimized(request, executable)
             except BaseException:
+                recorder.end()
                 executable.close()
                 raise
+        # If nobody closes the session, its files are written soon after it is gone, as ONNX Runtime does.
+        weakref.finalize(self, tidying.post, (recorder.opened.close, ())).atexit = False
         if executable.stay is not None:
             weakref.finalize(self, executable.stay.leave)
         self._request, self._executable, self._power, self._recorder = request, executable, power, recorder
@@ -233,7 +240,7 @@ class InferenceSession:
             if run_options is not None:
                 check_run_options(run_options)
             names, feeds = self._executable.checked(output_names, input_feed)
-            results = self._run(names, feeds, run_options, {})
+            results = self._run(RunCall(names=names, feeds=feeds, run_options=run_options, targets={}))
         except QnnError as error:
             as_ort_error(error)
             raise
@@ -257,12 +264,7 @@ class InferenceSession:
         check_callable("callback", callback, "(results, user_data, error)")
         check_run_options(run_options)
         names, feeds = self._executable.checked(output_names, input_feed)
-        if run_options is not None:
-            apply_adapters(run_options, self._executable.graphs)
-        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets={})
-        noted = functools.partial(self._recorder.note, profile, begin_ns)
-        pending = self._executable.queue(call, self._carrier, noted)
+        pending = self._queue(RunCall(names=names, feeds=feeds, run_options=run_options, targets={}))
         self._watch.follow(pending, input_feed, names)
         if callback is not None:
             pending.add_done_callback(lambda run: _notify(run, callback, user_data, input_feed))
@@ -308,7 +310,7 @@ class InferenceSession:
             )
         names, feeds = self._executable.checked(output_names(iobinding), feeds_of(iobinding))
         targets = targets_of(iobinding, self._executable)
-        results = self._run(names, feeds, run_options, targets)
+        results = self._run(RunCall(names=names, feeds=feeds, run_options=run_options, targets=targets))
         take_results(iobinding, dict(zip(names, results, strict=True)))
 
     @with_ort_errors
@@ -342,18 +344,17 @@ class InferenceSession:
     def __repr__(self) -> str:
         return f"<InferenceSession {self._executable}>"
 
-    def _run(
-        self, names: Sequence[str], feeds: dict[str, Array], run_options: Any, targets: Mapping[str, Array]
-    ) -> Results:
-        """Run once and wait; the names and feeds are checked."""
-        if run_options is not None:
-            apply_adapters(run_options, self._executable.graphs)
-        profile, begin_ns = self._recorder.profile(), time.monotonic_ns()
-        call = RunCall(names=names, feeds=feeds, run_options=run_options, profile=profile, targets=targets)
-        results = self._executable.run(call)
-        if profile is not None:
-            self._recorder.note(profile, begin_ns)
-        return results
+    def _run(self, call: RunCall) -> Results:
+        """Run once and wait."""
+        if call.run_options is not None:
+            apply_adapters(call.run_options, self._executable.graphs)
+        return self._executable.run(call)
+
+    def _queue(self, call: RunCall) -> PendingRun:
+        """Put a run into the queue."""
+        if call.run_options is not None:
+            apply_adapters(call.run_options, self._executable.graphs)
+        return self._executable.queue(call, self._carrier)
 
 
 def _load(request: SessionRequest, names: Sequence[str], power: SessionPower) -> Executable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ class HtpExecutable(Executable):
             call.targets[name] if name in in_place else self.collected((name,), outputs)[0] for name in call.names
         ]
 
-    def queue(self, call: RunCall, carrier: Carrier, noted: Callable[[], None]) -> PendingRun:
+    def queue(self, call: RunCall, carrier: Carrier) -> PendingRun:
         """Put a run into the graph's queue.
 
         Its votes stand from now on, and the votes it leaves from its end on.
@@ -172,7 +172,8 @@ class HtpExecutable(Executable):
         after = self._power.before(call.run_options)
         collect = functools.partial(self.collected, call.names)
         pending = carrier.queue(self.graph, call.feeds, collect, call.profile)
-        if call.profile is not None:
+        noted = call.noted
+        if noted is not None:
             pending.add_done_callback(lambda _: noted())
         if after is not None:
             pending.add_done_callback(lambda _: after())

@@ -191,17 +191,15 @@ class Carrier:
         self._carry(lambda: run.enqueue(lambda: graph.execute_async(copies or None, profile=profile)))
         return PendingRun(run, collect, profile)
 
-    def compute(self, call: RunCall, work: Callable[[RunCall], Results], noted: Callable[[], None]) -> PendingRun:
-        """Have ``work`` compute the results from the inputs as they are now.
-
-        ``noted`` is called before the run ends.
-        """
+    def compute(self, call: RunCall, work: Callable[[RunCall], Results]) -> PendingRun:
+        """Have ``work`` compute the results from the inputs as they are now."""
         run = CarriedRun()
         copied = replace(call, feeds={name: _snapshot(fed) for name, fed in call.feeds.items()})
 
         def results() -> Results:
             outputs = work(copied)
-            noted()
+            if copied.noted is not None:
+                copied.noted()
             return outputs
 
         self._carry(lambda: run.compute(results))

@@ -12,8 +12,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 from openhtp.frontend.partitioning import AssignedNode
 from openhtp.records.profile import ProfileEvent, walk
 from openhtp.report.listing import COLUMNS, csv_rows
+from openhtp.runtime.instruments.instrument import Hook, Instrument
 from openhtp.runtime.objects.modelled import StepOps, ops_of_steps
 from openhtp.runtime.objects.profile import Profile, ProfileLog
 from openhtp.session.options import QNN, SessionRequest
 
 if TYPE_CHECKING:
-    from openhtp.session.executable import AssignedPart, Executable
+    from openhtp.session.executable import AssignedPart, Executable, Results, RunCall
+    from openhtp.session.inference import InferenceSession
     from openhtp.session.on_cpu import NodeTime
+    from openhtp.session.pending import PendingRun
 
 PART = 90_004
 """Ours: a part of a model, with the events of its graph below, or of its nodes if it is on the CPU. Measured."""
@@ -209,39 +212,68 @@ class EventFile:
 
 
 class SessionRecorder:
-    """Records the runs of one loaded model, if an option asks for it."""
+    """The instrument that records the runs of one loaded model. It is installed only if an option asks for it."""
 
-    def __init__(self, request: SessionRequest, executable: Executable, begin_ns: int) -> None:
-        """``begin_ns``: when loading began."""
-        self._executable = executable
+    def __init__(self, request: SessionRequest, executable: Executable) -> None:
+        self._request, self._executable = request, executable
         self._events: EventFile | None = None
         self._rows: ProfileRows | None = None
         self._level: str | None = None
-        config, options = request.config, request.options
-        self._max_events = None if config is None else config.max_events
-        if not any(executable.graphs):
+        self._max_events = None if request.config is None else request.config.max_events
+        # The files and the instrument, while runs are recorded.
+        self.opened = ExitStack()
+
+    def begin(self, begin_ns: int) -> None:
+        """Record from now on what the options ask for. ``begin_ns`` is when loading began."""
+        request, config, options = self._request, self._request.config, self._request.options
+        if not any(self._executable.graphs):
             return  # ONNX Runtime runs all of the model, and profiles it
         level = options["profiling_level"]
         if level == "off" and config is not None:
             level = config.profiling_level or "off"
         if level != "off" and options["profiling_file_path"]:
             self._rows = ProfileRows(options["profiling_file_path"])
+            self.opened.callback(self._rows.close)
         if request.sess_options.enable_profiling:
             self._events = EventFile(request.sess_options.profile_file_prefix, begin_ns)
             self._events.add("Session", "session_initialization", begin_ns, time.monotonic_ns())
+            self.opened.callback(self._events.close)
             level = "detailed" if level == "off" else level
-        self._level = None if level == "off" else level
+        if level != "off":
+            self._level = level
+            hooks: dict[str, Hook] = {"session_run": self._record_run, "session_queue": self._record_queued}
+            self.opened.enter_context(Instrument(hooks))
 
     @property
     def start_ns(self) -> int:
         """When the times of the events begin; 0 without them."""
         return 0 if self._events is None else self._events.start_ns
 
-    def profile(self) -> AnyProfile | None:
-        """For the next run: a profile, if one is wanted."""
-        return None if self._level is None else self._executable.new_profile(self._level, self._max_events)
+    def _record_run(
+        self, proceed: Callable[[InferenceSession, RunCall], Results], session: InferenceSession, call: RunCall
+    ) -> Results:
+        if session.executable is not self._executable:
+            return proceed(session, call)
+        begin_ns = self._prepare(call)
+        results = proceed(session, call)
+        self._note(call.profile, begin_ns)
+        return results
 
-    def note(self, profile: AnyProfile | None, begin_ns: int) -> None:
+    def _record_queued(
+        self, proceed: Callable[[InferenceSession, RunCall], PendingRun], session: InferenceSession, call: RunCall
+    ) -> PendingRun:
+        if session.executable is self._executable:
+            begin_ns = self._prepare(call)
+            call.noted = lambda: self._note(call.profile, begin_ns)
+        return proceed(session, call)
+
+    def _prepare(self, call: RunCall) -> int:
+        """Give the run a profile; returns the time, which is when the run begins."""
+        assert self._level is not None
+        call.profile = self._executable.new_profile(self._level, self._max_events)
+        return time.monotonic_ns()
+
+    def _note(self, profile: AnyProfile | None, begin_ns: int) -> None:
         """Write the cost of a finished run, wherever an option asks for it."""
         if profile is None:
             return
@@ -261,8 +293,7 @@ class SessionRecorder:
         return [[] if graph is None else ops_of_steps(graph) for graph in self._executable.graphs]
 
     def end(self) -> str:
-        """Close all files; returns the path of the first, empty if there is none."""
-        files: list[ProfileRows | EventFile] = [file for file in (self._events, self._rows) if file is not None]
-        for file in files:
-            file.close()
-        return files[0].path if files else ""
+        """Record no more, and close all files; returns the path of the first, empty if there is none."""
+        self.opened.close()
+        file = self._events or self._rows
+        return "" if file is None else file.path

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from openhtp.config import Key, Section, read_config
-from openhtp.config.reading import check_section, parse_json, refuse
+from openhtp.config.reading import check_section, load_json, refuse
 from openhtp.core.errors import InvalidArgument, QnnError, UnsupportedFeature
-from openhtp.core.files import read_file
 from openhtp.core.latches import Latch
 from openhtp.core.tensor import TensorSpec
 from openhtp.core.threads import OwnThread
+from openhtp.core.validating import PointerPlace
 from openhtp.core.value_kinds import Numeral
 from openhtp.frontend.fixing import OPEN_SIZES, OpenSizes
 from openhtp.hw.perf_profiles import PERF_PROFILES
@@ -143,12 +143,8 @@ class ThroughputCase:
 
 def read_test_case(path: Path) -> ThroughputCase:
     """Read a configuration; errors name the place."""
-    data = read_file(path, most=_MOST_BYTES, what="a configuration of threads", error=InvalidArgument)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        refuse(str(path), "", f"byte {error.start} is no UTF-8; expected JSON")
-    content = check_section(parse_json(text, str(path)), _FILE, str(path))
+    document = load_json(path, what="a configuration of threads", most=_MOST_BYTES)
+    content = check_section(document, _FILE, PointerPlace(str(path)))
     named = {part: _named(path, part, content) for part in _NAMES}
     case = content.get("testCase") or {}
     threads = case.get("threads") or []

@@ -68,7 +68,8 @@ class LibraryGraph(Owner):
         self.library = context.library
         self._backend = context.device.backend
         self.finalized = io is not None
-        self._io = {tensor.spec.name: tensor for tensor in io or ()}
+        # Inputs and outputs by name.
+        self.ends = {tensor.spec.name: tensor for tensor in io or ()}
         self._tensors: dict[str, tuple[TensorSpec, ctypes.Structure]] = {}
         self._keep: list[Any] = []
         super().__init__(handle, f"graph {name!r}", context)
@@ -76,12 +77,12 @@ class LibraryGraph(Owner):
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that an execution must be given."""
-        return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_input)
+        return tuple(tensor.spec for tensor in self.ends.values() if tensor.spec.kind.is_input)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs that an execution gives."""
-        return tuple(tensor.spec for tensor in self._io.values() if tensor.spec.kind.is_output)
+        return tuple(tensor.spec for tensor in self.ends.values() if tensor.spec.kind.is_output)
 
     def add_tensor(self, spec: TensorSpec, data: Array | None = None) -> ctypes.Structure:
         """Create a tensor, with its data if it is static; returns its C form."""
@@ -99,7 +100,7 @@ class LibraryGraph(Owner):
         self._keep += keep
         self._tensors[spec.name] = (spec, tensor)
         if spec.kind.is_input or spec.kind.is_output:
-            self._io[spec.name] = GraphTensor(spec, tensor.id)
+            self.ends[spec.name] = GraphTensor(spec, tensor.id)
         return tensor
 
     def add_node(self, call: OpCall, params: Params, *, validate: bool = True) -> None:
@@ -169,7 +170,7 @@ class LibraryGraph(Owner):
         memories: Mapping[str, LibraryMemory] | None = None,
         signal: LibrarySignal | None = None,
     ) -> dict[str, Array]:
-        """Run once. Every input by name; all may hold the same multiple of the batch (dimension 0).
+        """Run once. ``inputs`` has every input by name; all may hold the same multiple of the batch (dimension 0).
 
         ``outputs`` are arrays to write into, all of them; without it they are made. ``memories`` has the
         registered memory of arrays that lie in some. ``signal`` ends the execution early, with ``Aborted``.
@@ -177,8 +178,8 @@ class LibraryGraph(Owner):
         if not self.finalized:
             raise WrongState(f"graph {self.name!r} is not finalized", st.QNN_GRAPH_ERROR_GRAPH_NOT_FINALIZED)
         handle = self.handle
-        wanted = [tensor for tensor in self._io.values() if tensor.spec.kind.is_input]
-        written = [tensor for tensor in self._io.values() if tensor.spec.kind.is_output]
+        wanted = [tensor for tensor in self.ends.values() if tensor.spec.kind.is_input]
+        written = [tensor for tensor in self.ends.values() if tensor.spec.kind.is_output]
         times = batch_of(self.name, self.inputs, inputs)
         sources = [as_stored(t.spec, inputs[t.spec.name], batched(t.spec.shape, times)) for t in wanted]
         if outputs is None:

@@ -151,7 +151,7 @@ static int find_taps(const struct image *image, const int64_t *index, const floa
     return 1;
 }
 
-static void compute_image(void *made, void *context)
+static status compute_image(void *made, void *context)
 {
     const struct image_kernel *kernel = made;
     const struct image *image = &kernel->image;
@@ -177,15 +177,16 @@ static void compute_image(void *made, void *context)
                                                                                 (size_t)image->rank, &value) ||
         OF(functions, TENSOR_DATA, void *, void **)(value, &to) || !from || !index || !weight ||
         !find_taps(image, index, weight, axes))
-        return;
+        return unfit(functions);
     float *room = malloc(sizeof *room * axes[2].to * (image->by_axis ? axes[1].from : corners));
     if (!room)
-        return;
+        return failed_because(functions, "no memory");
     if (image->by_axis)
         sum_by_axis(axes, images, from, to, room);
     else
         sum_corners(axes, images, from, to, room);
     free(room);
+    return NULL;
 }
 
 static void *create_image(const struct operator_of *of, const void *functions, const void *info)

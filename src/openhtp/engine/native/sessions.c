@@ -161,6 +161,12 @@ API int openhtp_begin(void)
     return 0;
 }
 
+/* A digest of the sources of this library, by which Python sees whether it has to be compiled again. */
+#ifndef OPENHTP_SOURCES
+#define OPENHTP_SOURCES ""
+#endif
+API const char openhtp_sources[] = OPENHTP_SOURCES;
+
 API const char *openhtp_words(status failed)
 {
     return ((const char *(*)(status))table[GET_ERROR_MESSAGE])(failed);
@@ -510,7 +516,9 @@ API void openhtp_follow(int keys, const uint8_t *native, uint8_t *last, uint8_t 
 enum { TYPE_FLOAT = 1, TYPE_U8 = 2, TYPE_S8 = 3, TYPE_U16 = 4, TYPE_S64 = 7 };
 enum { MOST_SIDE = 1 << 24 };
 
-/* What the runtime knows of an operator, in version 8 of its interface; and what tells the operators here apart. */
+/* What the runtime knows of an operator, in version 16 of its interface, the first in which computing can fail; and what
+ * tells the operators here apart. */
+enum { OPERATOR_VERSION = 16 };
 struct operator_of {
     uint32_t version;
     void *(*create)(const struct operator_of *, const void *, const void *);
@@ -520,15 +528,30 @@ struct operator_of {
     size_t (*count_inputs)(const struct operator_of *);
     int (*output_type)(const struct operator_of *, size_t);
     size_t (*count_outputs)(const struct operator_of *);
-    void (*compute)(void *, void *);
+    void (*compute_surely)(void *, void *);
     void (*destroy)(void *);
     int (*input_kind)(const struct operator_of *, size_t);
     int (*output_kind)(const struct operator_of *, size_t);
+    int (*input_memory)(const struct operator_of *, size_t);
+    int (*variadic[4])(const struct operator_of *);
+    status (*create_or_fail)(const struct operator_of *, const void *, const void *, void **);
+    status (*compute)(void *, void *);
     const char *own_name;
     int right, result;
 };
 
 #define OF(functions, place, ...) ((status(*)(__VA_ARGS__))(functions)[place])
+
+static status failed_because(void *const *functions, const char *words)
+{
+    return OF(functions, CREATE_STATUS, int, const char *)(RUNTIME_FAILED, words);
+}
+
+/* For data that are not as large as the operator says: no model of ours has such, so nothing is read or written. */
+static status unfit(void *const *functions)
+{
+    return failed_because(functions, "an input or output does not fit the operator");
+}
 
 /* Where an input's data lies, if it has that many numbers; `other` may be another count of them. */
 static const void *data_of(void *const *functions, void *context, size_t place, size_t expected, size_t other,
@@ -590,6 +613,14 @@ static size_t one_output(const struct operator_of *of)
     return 1;
 }
 
+/* Where an input lies: in the processor's own memory. */
+static int own_memory(const struct operator_of *of, size_t place)
+{
+    (void)of;
+    (void)place;
+    return DEFAULT_MEMORY;
+}
+
 static int required(const struct operator_of *of, size_t place)
 {
     (void)of;
@@ -612,9 +643,21 @@ static size_t three_inputs(const struct operator_of *of)
     return 3;
 }
 
-static const struct operator_of interpolation = {TABLE_VERSION, create_image,  name_of_operator, no_provider, image_input,
-                                                 three_inputs,  output_type,   one_output,       compute_image, free,
-                                                 required,      required,      "Interpolation",  0,           TYPE_FLOAT};
+static const struct operator_of interpolation = {.version = OPERATOR_VERSION,
+                                                 .create = create_image,
+                                                 .name = name_of_operator,
+                                                 .provider = no_provider,
+                                                 .input_type = image_input,
+                                                 .count_inputs = three_inputs,
+                                                 .output_type = output_type,
+                                                 .count_outputs = one_output,
+                                                 .destroy = free,
+                                                 .input_kind = required,
+                                                 .output_kind = required,
+                                                 .input_memory = own_memory,
+                                                 .compute = compute_image,
+                                                 .own_name = "Interpolation",
+                                                 .result = TYPE_FLOAT};
 
 /* Products of one row. The row has 16-bit numbers, which are taken apart into bytes; sums of products with either byte are
  * exact, and put together as engine/wide.py has the runtime do it: in the same order, with the same bits. Where a
@@ -779,8 +822,7 @@ WIDE static void multiply_row(const struct product *product, const uint8_t *low,
     }
 }
 
-/* Sizes that do not fit come from no model of ours: nothing is read or written then, and the result is anything. */
-static void compute_product(void *made, void *context)
+static status compute_product(void *made, void *context)
 {
     const struct product_kernel *kernel = made;
     const struct product *product = &kernel->product;
@@ -797,24 +839,25 @@ static void compute_product(void *made, void *context)
     if (OF(functions, OUTPUT_OF, void *, size_t, const int64_t *, size_t, void **)(context, 0, sizes,
                                                                                 (size_t)product->rank, &value) ||
         OF(functions, TENSOR_DATA, void *, void **)(value, &result) || !numbers || !right || !scales)
-        return;
+        return unfit(functions);
     if (kernel->result != TYPE_FLOAT) {
         const float *scale = data_of(functions, context, 3, 1, 1, &count);
         const void *zero = data_of(functions, context, 4, 1, 1, &count);
         if (!scale || !zero)
-            return;
+            return unfit(functions);
         quantized.scale = *scale;
         quantized.zero = kernel->result == TYPE_U16 ? *(const uint16_t *)zero : *(const uint8_t *)zero;
         quantized.most = kernel->result == TYPE_U16 ? 65535 : 255;
     }
     uint8_t here[2 * ROWS_ON_STACK], *bytes = rows <= ROWS_ON_STACK ? here : malloc(2 * rows);
     if (!bytes)
-        return;
+        return failed_because(functions, "no memory");
     take_apart(numbers, bytes, bytes + rows, rows);
     multiply_row(product, bytes, bytes + rows, right, kernel->right == TYPE_U8, scales, scale_count > 1, result,
                  kernel->result, &quantized);
     if (bytes != here)
         free(bytes);
+    return NULL;
 }
 
 static void *create_product(const struct operator_of *of, const void *functions, const void *info)
@@ -847,8 +890,22 @@ static size_t count_inputs(const struct operator_of *of)
 }
 
 #define PRODUCT(said, kind, made)                                                                                      \
-    {TABLE_VERSION, create_product,  name_of_operator, no_provider, input_type, count_inputs, output_type,             \
-     one_output,    compute_product, free,             required,    required,   said,         kind,        made}
+    {.version = OPERATOR_VERSION,                                                                                      \
+     .create = create_product,                                                                                         \
+     .name = name_of_operator,                                                                                         \
+     .provider = no_provider,                                                                                          \
+     .input_type = input_type,                                                                                         \
+     .count_inputs = count_inputs,                                                                                     \
+     .output_type = output_type,                                                                                       \
+     .count_outputs = one_output,                                                                                      \
+     .destroy = free,                                                                                                  \
+     .input_kind = required,                                                                                           \
+     .output_kind = required,                                                                                          \
+     .input_memory = own_memory,                                                                                       \
+     .compute = compute_product,                                                                                       \
+     .own_name = said,                                                                                                 \
+     .right = kind,                                                                                                    \
+     .result = made}
 static const struct operator_of products[] = {
     PRODUCT("SignedProduct", TYPE_S8, TYPE_FLOAT),   PRODUCT("SignedProductU16", TYPE_S8, TYPE_U16),
     PRODUCT("SignedProductU8", TYPE_S8, TYPE_U8),    PRODUCT("UnsignedProduct", TYPE_U8, TYPE_FLOAT),

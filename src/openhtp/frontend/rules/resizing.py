@@ -99,7 +99,7 @@ def _scales(site: Site, old: bool) -> Array | None:
 
 
 def _check_exact(site: Site, before: tuple[int, ...], after: tuple[int, ...], scales: Array) -> None:
-    """The HTP takes the ratio of the sizes; a scale that leads to a fraction of a pixel would be another one."""
+    """Refuse a scale that leads to a fraction of a pixel: the HTP scales by the ratio of whole sizes."""
     axes = [site.axis(axis, len(before)) for axis in site.attr("axes") or range(len(before))]
     for axis, scale in zip(axes, scales.reshape(-1).tolist(), strict=True):
         if abs(before[axis] * scale - after[axis]) > 1e-3:

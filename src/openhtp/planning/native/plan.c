@@ -391,6 +391,12 @@ static bool lacks_gaps(const struct source *source) {
 
 /* ------------------------------------------------------------------ what Python calls */
 
+/* A digest of the sources of this library, by which Python sees whether it has to be compiled again. */
+#ifndef OPENHTP_SOURCES
+#define OPENHTP_SOURCES ""
+#endif
+API const char openhtp_plan_sources[] = OPENHTP_SOURCES;
+
 API void openhtp_plan_free(struct plan *plan) {
     if (!plan)
         return;

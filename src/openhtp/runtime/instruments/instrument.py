@@ -40,6 +40,8 @@ HOOKS = frozenset(
         *("binary_get", "section_get", "section_apply", "memory_register"),
         # Of one execution: it is about to be queued, its outcome is known, its notification is handed over
         *("execution_begin", "execution_end", "notification"),
+        # Of one run of a session: the call that computes it, or puts it into a queue
+        *("session_run", "session_queue"),
         # Of anything that can be freed
         "free",
         # News
