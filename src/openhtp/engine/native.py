@@ -39,6 +39,10 @@ SWITCH = "OPENHTP_NATIVE_SESSIONS"
 DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
 _FOLDER = Path(__file__).absolute().parent / "lib"
+# Two looks at a descriptor lie less than a microsecond apart; this far only if somebody else had the processor.
+_TAKEN_NS = 200_000
+# How long callers are let finish who need the interpreter's lock for a moment: being woken for it takes longer.
+_COURTESY_NS = 30_000
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -71,6 +75,16 @@ class _Row(ctypes.Structure):
         *((name, c_int64) for name in ("looked", "interval", "until", "began", "ended")),
         ("news", c_int32),
         ("done", c_int32),
+    )
+
+
+class _Watch(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("patience", "taken", "courtesy")),
+        ("turns", c_void_p),
+        ("waited", c_int64),
+        ("descriptor", c_int32),
+        ("was_taken", c_int32),
     )
 
 
@@ -110,6 +124,7 @@ class Native:
         self.bind = _function(library.openhtp_bind, c_void_p, c_void_p, POINTER(_End), size, handle)
         self.run = _function(library.openhtp_run, c_void_p, c_void_p)
         self.run_row = _function(library.openhtp_run_row, c_void_p, c_void_p, c_int, POINTER(_Row))
+        self.await_news = _function(library.openhtp_await_news, None, POINTER(_Watch), c_int64)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
         self.has_products = bool(_function(library.openhtp_has_products, c_int)())
         places = (c_void_p,) * 3
@@ -334,6 +349,25 @@ def native_row(bound: Sequence[BoundSession]) -> NativeRow | None:
         return None
     side, places = native(), [one.place for one in bound]
     return NativeRow(side, places) if side is not None and all(places) else None
+
+
+class NativeWatch:
+    """Waits for a descriptor to become readable without the interpreter's lock, at first by looking at it."""
+
+    __slots__ = ("_await_news", "_place", "_watch")
+
+    def __init__(self, side: Native, descriptor: int, turns: int) -> None:
+        """``turns`` is where it and callers take turns with the interpreter's lock; 0: nowhere."""
+        self._await_news = side.await_news
+        self._watch = _Watch(descriptor=descriptor, taken=_TAKEN_NS, courtesy=_COURTESY_NS, turns=turns or None)
+        self._place = byref(self._watch)
+
+    def wait(self, timeout_ns: int | None, patience_ns: int) -> tuple[int, bool]:
+        """Wait; look for ``patience_ns`` before. Returns how long it took, and if the processor was taken away."""
+        watch = self._watch
+        watch.patience = patience_ns
+        self._await_news(self._place, -1 if timeout_ns is None else timeout_ns)
+        return watch.waited, bool(watch.was_taken)
 
 
 def failure(status: object) -> str:
