@@ -77,6 +77,7 @@ static word put_notice(struct delivery *d, notify_function function, void *param
     d->last->next = new;
     d->last = new;
     word number = function ? ++d->count : 0;
+    atomic_store(&d->expected_ns, 0); /* here it is */
     sem_post(&d->waiting);
     return number;
 }
