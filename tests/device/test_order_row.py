@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import openhtp as htp
 from openhtp.core import status as st
 from openhtp.core.errors import ExecutionError
 from openhtp.device.contexts import DeviceGraph
+from openhtp.device.direct import LONGEST_IN_ROW_NS
 from openhtp.device.executions import BoundOrder
 from openhtp.rpc import messages as ms
 from openhtp.rpc.frames import Record
@@ -198,6 +199,18 @@ def test_what_somebody_has_to_watch_goes_to_the_scheduler(desk: OrderDesk, more:
     assert [job for job, _, _ in desk.ends.next(2)] == [1, 2]
 
 
+def test_a_graph_that_takes_long_goes_to_the_scheduler(desk: OrderDesk) -> None:
+    graph = desk.graph("g")
+    graph.last_run_ns = LONGEST_IN_ROW_NS + 1
+
+    def act() -> int:
+        desk.order(graph, 1)
+        return desk.with_the_scheduler()
+
+    assert desk.at_once(act) == 1
+    desk.ends.next(1)
+
+
 def test_a_step_that_fails_is_its_own_orders(desk: OrderDesk) -> None:
     graph = desk.graph("g")
 
@@ -243,13 +256,17 @@ class QueuedCalls:
     def __init__(self, graph: htp.Graph, device: htp.Device) -> None:
         self.graph, self.link = graph, device.link
         self.told: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self.outputs: dict[int, np.ndarray] = {}
         self._gate: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def queue(self, numbers: range) -> list[Execution]:
         """Their executions; each notifies with its number. They wait until ``let_go``."""
-        self.link._core.post(self._gate.get)  # type: ignore[attr-defined]
+        at_the_gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.link._core.post(lambda: (at_the_gate.put(None), self._gate.get()))  # type: ignore[attr-defined]
+        at_the_gate.get(timeout=PATIENCE_S)
         for number in numbers:
-            call = BoundCall(self.graph, {"x": ramp()}, {"y": np.zeros_like(ramp())})
+            self.outputs[number] = np.zeros_like(ramp())
+            call = BoundCall(self.graph, {"x": ramp()}, {"y": self.outputs[number]})
             call.run_async(lambda _, code, number=number: self.told.put((number, code)))  # type: ignore[misc]
         return list(self.link._pending.values())  # type: ignore[attr-defined]
 
@@ -264,9 +281,11 @@ class QueuedCalls:
 
 
 @pytest.fixture
-def calls(backend: htp.Backend) -> QueuedCalls:
+def calls(backend: htp.Backend) -> Iterator[QueuedCalls]:
     device = backend.create_device(host="thread")
-    return QueuedCalls(relu_graph(device.create_context(queue_depth=10)), device)
+    calls = QueuedCalls(relu_graph(device.create_context(queue_depth=10)), device)
+    yield calls
+    calls.let_go()  # for a test that has failed before it did
 
 
 def test_queued_calls_are_notified_once_and_in_order(calls: QueuedCalls, backend: htp.Backend) -> None:
@@ -295,6 +314,8 @@ def test_an_interrupted_call_in_the_row_ends_before_its_arrays_are_left(calls: Q
     calls.let_go()
     assert calls.ends(2) == {0: DONE, 1: ABORTED}
     assert first.done()
+    calls.queue(range(0))  # the loop has come to whatever is left
+    assert [calls.outputs[number].any() for number in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("end", ["context", "backend"])

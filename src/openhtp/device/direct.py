@@ -168,6 +168,11 @@ class BorrowedRun(DirectRun):
         return done
 
 
+# A longer one gains nothing in the row, and a more urgent one that comes meanwhile would have to wait until it has
+# lined up.
+LONGEST_IN_ROW_NS = 3_000_000
+
+
 class OrderReports(Reports, Protocol):
     """Takes the news of orders: of their ends and, before that, when these are expected."""
 
@@ -229,6 +234,7 @@ class OrderRow:
             or order.timeout_at
             or order.deadline_at
             or order.profile_level
+            or graph.last_run_ns > LONGEST_IN_ROW_NS
             or not is_free(core, session, graph)
         ):
             return False
