@@ -117,6 +117,15 @@ def test_the_scheduler_is_not_asked_about_orders_of_one_priority(desk: OrderDesk
     assert first.queued_started
 
 
+def test_callers_do_not_wait_for_the_seat_of_a_loop_that_computes(desk: OrderDesk) -> None:
+    graph, seat = desk.graph("g"), desk.device.link.lease.host.seat  # type: ignore[attr-defined]
+    seen: list[bool] = []
+    desk.at_once(lambda: desk.order(graph, 1, lambda: seen.append(seat.soon_free)))
+    desk.ends.next(1)
+    assert desk.at_once(lambda: seat.soon_free)
+    assert seen == [False]
+
+
 def test_an_order_that_comes_meanwhile_has_its_turn(desk: OrderDesk) -> None:
     graph = desk.graph("g")
     seen: list[int] = []

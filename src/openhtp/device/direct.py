@@ -209,8 +209,9 @@ class OrderRow:
     loop's thread.
     """
 
-    def __init__(self, core: DeviceCore) -> None:
+    def __init__(self, core: DeviceCore, seat: Seat) -> None:
         self._core = core
+        self._seat = seat
         self._entries: deque[OrderEntry] = deque()
         # Where several graphs may run at once, or a library computes, there is no row.
         self._is_open = core.library is None and core.loop.scheduler.resources.graphs_at_once == 1
@@ -256,7 +257,14 @@ class OrderRow:
                 self._core.executions.execute_bound(entry.session, entry.outlet, entry.rest())
 
     def _run(self) -> None:
-        """Compute the row."""
+        """Compute the row. Callers that come meanwhile do not wait for the seat: they queue."""
+        self._seat.soon_free = False
+        try:
+            self._compute_all()
+        finally:
+            self._seat.soon_free = True
+
+    def _compute_all(self) -> None:
         core = self._core
         while self._entries:
             entry = self._entries[0]

@@ -26,7 +26,7 @@ class ThreadHost:
         if shared:
             self.core.faults = FaultReach.SESSION
         self._server = Server(self.core, keep=True, seat=self.seat)
-        self.row = OrderRow(self.core)
+        self.row = OrderRow(self.core, self.seat)
         self._thread = OwnThread(self._serve, name="openhtp-npu")
         self._thread.start()
 
