@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -31,6 +32,7 @@ Y = TensorSpec("y", (1, 8), DType.FLOAT_32, None, TensorKind.APP_READ)
 SLOW_US = 30_000
 # How long others are kept out of the interpreter.
 HELD_S = 5.0
+NEVER_NS = 10**15
 
 free, held = ctypes.CDLL(None), ctypes.PyDLL(None)
 """The C library, called without and with the interpreter's lock."""
@@ -172,3 +174,20 @@ def test_functions_that_were_not_begun_in_time_are_dropped(
     may_go.post()
     wait_until(lambda: notifier.thread is None)
     assert held.sem_trywait(told._room) != 0
+
+
+def test_a_notification_comes_when_it_comes_whenever_it_was_expected(
+    notifier: ClientNotifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ago, now, within the time for which the thread stays awake, and much later."""
+    monkeypatch.setattr(notifier, "_looks", True)
+    told, times = Semaphore(), 0
+    for ahead_ns in (-NEVER_NS, 0, 20_000, 1_000_000, NEVER_NS):
+        for _ in range(3):  # a thread that sleeps learns with one notification when to expect the next
+            notifier.expect(max(1, time.monotonic_ns() + ahead_ns))
+            tell(notifier, "sem_post", told)
+            assert notifier._delivery._counts[4] == 0, "what has come is not expected any more"
+            assert told.is_posted_soon(free)
+            times += 1
+    notifier.close()
+    assert notifier.returned()[0] == times

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
+import time
 from collections.abc import Callable
 
 import pytest
 
 from openhtp.core.latches import Promise
 from openhtp.core.threads import beside
-from openhtp.device.seat import Seat
+from openhtp.device.seat import NewsWatch, Seat
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -173,3 +176,63 @@ def test_a_host_that_is_interrupted_waits_for_its_guest_all_the_same(
         seat.entertain(host)
     assert len(naps) == 3
     assert visit.result(PATIENCE_S)
+
+
+@pytest.fixture
+def watch() -> NewsWatch:
+    """One that may look."""
+    watch = NewsWatch(select.epoll(), lambda: 0)
+    watch.came(0)
+    return watch
+
+
+def test_the_loop_looks_only_if_its_last_work_came_soon(watch: NewsWatch) -> None:
+    assert watch.patience_ns() > 0
+    watch.came(1_000_000_000)
+    assert watch.patience_ns() == 0
+    watch.came(100_000)
+    assert watch.patience_ns() > 0
+
+
+def looks(watch: NewsWatch, count: int, **ends: bool) -> int:
+    """How often it looks in so many waits; each look ends as given."""
+    found = 0
+    for _ in range(count):
+        if watch.patience_ns():
+            found += 1
+            watch.looked(**ends)
+        watch.came(0)
+    return found
+
+
+def test_a_loop_that_looks_in_vain_looks_ever_more_rarely(watch: NewsWatch) -> None:
+    assert looks(watch, 1000, found=False) < 20
+    assert looks(watch, 100_000, found=False) < 120
+
+
+def test_a_loop_that_finds_something_again_looks_as_before(watch: NewsWatch) -> None:
+    looks(watch, 3, found=False)
+    assert looks(watch, 1000, found=True) > 900
+    looks(watch, 1, found=False)
+    assert looks(watch, 100, found=True) > 90
+
+
+def test_a_loop_whose_processor_somebody_else_needs_sleeps_for_long(watch: NewsWatch) -> None:
+    looks(watch, 1, found=True, was_taken=True)
+    assert looks(watch, 50, found=True) == 0
+    assert looks(watch, 1000, found=True) > 900
+
+
+def test_a_wait_ends_with_news_and_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asleep and, as the work came soon, looking."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    epoll, news = select.epoll(), os.eventfd(0, os.EFD_NONBLOCK)
+    epoll.register(news, select.EPOLLIN)
+    watch = NewsWatch(epoll, time.monotonic_ns)
+    for _ in range(4):
+        os.eventfd_write(news, 1)
+        watch.wait(None)
+        os.eventfd_read(news)
+        watch.wait(1000)
+        assert not epoll.poll(0)
+    os.close(news)

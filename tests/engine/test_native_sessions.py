@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
@@ -25,7 +26,7 @@ from openhtp.core.shared_library import OUTDATED
 from openhtp.engine import native
 from openhtp.engine.cutting import prepare
 from openhtp.engine.lowering import Lowered, lower_program
-from openhtp.engine.native import Native, NativeSession, SessionRefused, SharedForms
+from openhtp.engine.native import Native, NativeSession, NativeWatch, SessionRefused, SharedForms
 from openhtp.engine.onnx_graph import external_tensor, model_bytes, parse_model
 from openhtp.engine.opened import End, PackagedSession
 from openhtp.engine.ort import OrtEngine, OrtRun
@@ -349,3 +350,51 @@ def test_a_library_of_other_sources_is_not_used_and_a_warning_says_what_to_do(
     shutil.rmtree(sources)  # as in an app that was frozen without them
     native.native.cache_clear()
     assert native.native() is not None
+
+
+class Turns(ctypes.Structure):
+    """What callers and the computing thread have in common."""
+
+    _fields_ = (("claimed", ctypes.c_int64), ("queueing", ctypes.c_int32))
+
+
+_kept: list[Turns] = []
+
+
+def turns_of(queueing: int) -> Turns:
+    """So many callers that queue something. The C side remembers where they are counted for good."""
+    _kept.append(Turns(queueing=queueing))
+    return _kept[-1]
+
+
+def test_a_thread_that_looks_claims_the_next_turn_until_it_computes(side: Native, news: int) -> None:
+    turns = turns_of(0)
+    watch = NativeWatch(side, news, ctypes.addressof(turns))
+    began_ns = time.monotonic_ns()
+    waited_ns, was_taken = watch.wait(None, NEVER)
+    assert not was_taken
+    assert 0 <= waited_ns <= time.monotonic_ns() - began_ns
+    assert began_ns <= turns.claimed <= time.monotonic_ns()
+    Chain().run.step(0)
+    assert turns.claimed == 0
+
+
+def test_a_thread_that_sleeps_claims_nothing_and_waits_for_nobody(side: Native, news: int) -> None:
+    turns = turns_of(1)
+    watch = NativeWatch(side, news, ctypes.addressof(turns))
+    watch.wait(None, 0)
+    assert turns.claimed == 0
+
+
+def test_callers_that_do_not_finish_are_not_waited_for(side: Native, news: int) -> None:
+    turns = turns_of(1)
+    NativeWatch(side, news, ctypes.addressof(turns)).wait(None, NEVER)
+    assert turns.claimed
+
+
+def test_a_watch_ends_without_news(side: Native, news: int) -> None:
+    os.eventfd_read(news)
+    for patience_ns in (0, 1000, NEVER):
+        waited_ns, _ = NativeWatch(side, news, 0).wait(1_000_000, patience_ns)
+        assert waited_ns >= 1_000_000
+    assert NativeWatch(side, news, 0).wait(0, NEVER)[0] >= 0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openhtp.abi.numbers import SAVER_NAME
+from openhtp.abi.numbers import SAVER_NAME, SYSTEM_NAME
 from openhtp.capi import (  # each has answers of its own
     context as context,
     creations as creations,
@@ -32,6 +32,7 @@ from openhtp.capi.device import DeviceHeld
 from openhtp.capi.native_calls import NativeCalls, library_at, natives
 from openhtp.core import status as st
 from openhtp.core.errors import UnsupportedFeature
+from openhtp.device import seat
 from openhtp.records.calls import DEFAULT_FOLDER
 from openhtp.runtime.instruments.saving_calls import start_saving
 from openhtp.runtime.objects.backend import SAVER_VARIABLE
@@ -47,10 +48,17 @@ _in_use: list[Path] = []
 _borrowed: list[object] = []
 
 
-def start(say: int, shut: int, power: int, delivery: int, owns_python: int = 0) -> list[entries.Answer]:
-    """The answers by number; the arguments are addresses of functions of the stub, and whether it began Python."""
+def start(
+    say: int, shut: int, power: int, delivery: int, owns_python: int = 0, turns: int = 0
+) -> list[entries.Answer]:
+    """The answers by number; the arguments are addresses of functions of the stub, and whether it began Python.
+
+    ``turns`` is where callers and the thread that computes take turns with the interpreter's lock.
+    """
     natives.append(NativeCalls(say, shut, power, delivery, owns_python=bool(owns_python)))
     library = library_at(say)
+    if turns and library.name != SYSTEM_NAME:
+        seat.turns.append(turns)
     saves = library.name == SAVER_NAME
     if saves:
         start_saving(os.environ.get(SAVER_VARIABLE) or DEFAULT_FOLDER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import queue
 from collections import deque
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class NativeDelivery:
         self._queue = self._calls.make()
         if not self._queue:
             raise MemoryError("no memory for a queue of notifications")
-        self._counts = (ctypes.c_uint64 * 4).from_address(self._queue)
+        self._counts = (ctypes.c_uint64 * 5).from_address(self._queue)
         self.put = functools.partial(self._calls.put, self._queue)
         self.deliver = functools.partial(self._calls.deliver, self._queue)
         self.await_returns = functools.partial(self._calls.await_returns, self._queue)
@@ -66,6 +67,10 @@ class NativeDelivery:
         """How many clients' functions have returned, and when the last one did."""
         counts = self._counts
         return counts[0], counts[1]
+
+    def expect(self, at_ns: int) -> None:
+        """The next notice is expected then."""
+        self._counts[4] = at_ns
 
     def slow(self) -> tuple[int, int]:
         """The function that took long, and how long."""
@@ -84,6 +89,8 @@ class ClientNotifier(Notifier):
         self._delivery = NativeDelivery()
         self._last_number = 0
         self._awaiting: set[Places] = set()
+        # Where there is one processor, whoever looks keeps from working whom it looks for.
+        self._looks = len(os.sched_getaffinity(0)) > 1
 
     def returned(self) -> tuple[int, int]:
         """The number of the last client's function that has returned, and when that was."""
@@ -94,6 +101,11 @@ class ClientNotifier(Notifier):
         self._awaiting.add(places)
         last: int = self._delivery.await_returns(number)
         return last
+
+    def expect(self, at_ns: int) -> None:
+        """The next notification is expected then: be awake for it."""
+        if self._looks:
+            self._delivery.expect(at_ns)
 
     def tell(self, function: Callable[..., object], status: int, after: Callable[[], object]) -> None:
         """Run a function soon, with the urgency of this thread; a client's function is queued in C."""

@@ -78,6 +78,8 @@ class DeviceGraph:
         # The same of one that was never executed, by a rehearsal: enough to compute it where it was called.
         self.rehearsal = _rehearsal(loaded)
         self.expected_ns = self.step_ns if self.rehearsal is None else self.rehearsal.took_ns
+        # How long its last execution in the loop's row of orders took; 0 before the first.
+        self.last_run_ns = 0
         # Whether an execution has begun, and whether one that was queued has.
         self.started = self.queued_started = False
         self.pace: Pace | None = None

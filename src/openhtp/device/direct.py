@@ -8,7 +8,11 @@ usual way from the start.
 
 from __future__ import annotations
 
+import logging
+import os
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from openhtp.core import status as st
@@ -18,14 +22,17 @@ from openhtp.device.answers import in_words
 from openhtp.device.binding import bind_ports
 from openhtp.device.contexts import DeviceApp, DeviceGraph
 from openhtp.device.executions import BoundOrder
-from openhtp.device.runner import SHORT_STEP_NS
-from openhtp.engine.protocol import Arrays, LoadedProgram, Rehearsal, Run
+from openhtp.device.jobs import Reports
+from openhtp.device.runner import SHORT_STEP_NS, WORTH_A_ROW, compute_row, computed
+from openhtp.engine.protocol import NOT_IN_A_ROW, Arrays, LoadedProgram, Rehearsal, Run
 from openhtp.rpc import frames
 
 if TYPE_CHECKING:
     from openhtp.device.core import DeviceCore
     from openhtp.device.seat import Seat
     from openhtp.device.sessions import Session
+
+log = logging.getLogger(__name__)
 
 
 class DirectRun:
@@ -159,6 +166,166 @@ class BorrowedRun(DirectRun):
             done = copies.drain()
         seat.give_up(caller)
         return done
+
+
+# A longer one gains nothing in the row, and a more urgent one that comes meanwhile would have to wait until it has
+# lined up.
+LONGEST_IN_ROW_NS = 3_000_000
+
+
+class OrderReports(Reports, Protocol):
+    """Takes the news of orders: of their ends and, before that, when these are expected."""
+
+    def expected(self, job: int, at_ns: int) -> None:
+        """An execution has begun, and will probably be over then."""
+
+
+class OrderEntry:
+    """An order in the row: where its end is reported, and how many of its steps are computed."""
+
+    __slots__ = ("done", "order", "outlet", "received_ns", "session")
+
+    def __init__(self, session: Session, outlet: OrderReports, order: BoundOrder, received_ns: int) -> None:
+        self.session = session
+        self.outlet = outlet
+        self.order = order
+        self.received_ns = received_ns
+        self.done = 0
+
+    def rest(self) -> BoundOrder:
+        """What is left to be computed, as an order."""
+        order, done = self.order, self.done
+        if not done:
+            return order
+        return replace(order, run=RemainingSteps(order.run, done), steps=order.steps - done)
+
+
+class OrderRow:
+    """Orders of clients in this process, computed by the loop while nothing else is asked for than that.
+
+    Where orders of one priority are all that is under way, the scheduler would run them in the order of their
+    arrival. That is what the row does, and it looks at the inbox as often as between other steps. As soon as
+    anything else is asked for, the rest of them line up with the scheduler, before it. All methods belong to the
+    loop's thread.
+    """
+
+    def __init__(self, core: DeviceCore, seat: Seat) -> None:
+        self._core = core
+        self._seat = seat
+        self._entries: deque[OrderEntry] = deque()
+        # Where several graphs may run at once, or a library computes, there is no row.
+        self._is_open = core.library is None and core.loop.scheduler.resources.graphs_at_once == 1
+        core.executions.line_up = self.line_up
+
+    def take(self, session: Session, outlet: OrderReports, order: BoundOrder) -> None:
+        """Take an order: into the row if it may go there, to the scheduler otherwise."""
+        core, entries = self._core, self._entries
+        if not self._may_join(session, order):
+            core.executions.execute_bound(session, outlet, order)
+            return
+        entries.append(OrderEntry(session, outlet, order, core.clock.now()))
+        if len(entries) == 1:
+            core.loop.later(self._run)
+
+    def _may_join(self, session: Session, order: BoundOrder) -> bool:
+        core, graph = self._core, order.graph
+        if (
+            not self._is_open
+            or core.executions.jobs
+            or order.timeout_at
+            or order.deadline_at
+            or order.profile_level
+            or graph.last_run_ns > LONGEST_IN_ROW_NS
+            or not is_free(core, session, graph)
+        ):
+            return False
+        return not self._entries or self._priority(self._entries[0].order.graph) == self._priority(graph)
+
+    def _priority(self, graph: DeviceGraph) -> int:
+        return self._core.loop.scheduler.clients[graph.number].demand.priority
+
+    def line_up(self) -> None:
+        """Give what is left of the row to the scheduler, in order: something else is asked for.
+
+        For clients that have gone nothing is left to be done.
+        """
+        if not self._entries:
+            return
+        entries, self._entries = self._entries, deque()
+        for entry in entries:
+            if not entry.session.closed:
+                self._core.executions.execute_bound(entry.session, entry.outlet, entry.rest())
+
+    def _run(self) -> None:
+        """Compute the row. Callers that come meanwhile do not wait for the seat: they queue."""
+        self._seat.soon_free = False
+        try:
+            self._compute_all()
+        finally:
+            self._seat.soon_free = True
+
+    def _compute_all(self) -> None:
+        core = self._core
+        while self._entries:
+            entry = self._entries[0]
+            try:
+                is_over = self._compute(entry)
+            except Exception as error:
+                log.exception("execution %d of session %d", entry.order.client_job, entry.session.number)
+                if self._entries and self._entries[0] is entry:
+                    self._entries.popleft()
+                core.executions.on_broken(entry.session, error)
+                is_over = True
+            if not is_over:
+                return
+            if self._entries:
+                # A thread that waits for that may have been woken on this core: let it run first.
+                os.sched_yield()
+                core.loop.look(core.clock.now())
+
+    def _compute(self, entry: OrderEntry) -> bool:
+        """Compute an order and report its end; False if the scheduler has the rest of it."""
+        core, order, now = self._core, entry.order, self._core.clock.now
+        graph = order.graph
+        if not is_free(core, entry.session, graph):
+            self.line_up()
+            return False
+        graph.started = True
+        if not order.waited:
+            graph.queued_started = True
+        began_ns = ended_ns = now()
+        if graph.last_run_ns:
+            entry.outlet.expected(order.client_job, began_ns + graph.last_run_ns)
+        failure: QnnError | None = None
+        while True:
+            step_began_ns, done = ended_ns, NOT_IN_A_ROW
+            if entry.done and order.steps - entry.done >= WORTH_A_ROW:
+                done = compute_row(order.run, entry.done, order.steps, core.loop.watch(ended_ns))
+            if done.steps:
+                entry.done, step_began_ns, ended_ns = entry.done + done.steps, done.began_ns, done.ended_ns
+            else:
+                failure = computed(order.run, entry.done)
+                entry.done, ended_ns = entry.done + 1, now()
+            if failure is not None or entry.done == order.steps:
+                break
+            core.loop.look(ended_ns)
+            if entry.session.closed:
+                self.line_up()
+            if not self._entries or self._entries[0] is not entry:
+                return False
+        self._entries.popleft()
+        entry.session.executions += 1
+        graph.note_step(ended_ns - step_began_ns)
+        graph.last_run_ns = ended_ns - began_ns
+        core.power.idle_since[graph.core] = ended_ns
+        core.executions.told = True
+        code = st.QNN_SUCCESS.code if failure is None else failure.code
+        record = frames.Record(order.client_job, code, 0, entry.received_ns, began_ns, ended_ns)
+        if failure is None:
+            entry.outlet.report(record)
+        else:
+            entry.outlet.report_failure(record, failure.message)
+        return True
 
 
 def _nothing() -> None:

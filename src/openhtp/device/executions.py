@@ -134,6 +134,7 @@ class Executions:
 
     def execute_bound(self, session: Session, outlet: Reports, order: BoundOrder) -> None:
         """Take an execution that a client in this process has bound already, and perhaps begun."""
+        self.line_up()
         job: Job | None = None
         try:
             graph = order.graph
@@ -184,6 +185,7 @@ class Executions:
 
     def cancel(self, session: Session, client_job: int) -> None:
         """End a job early; a job that is already over is ignored."""
+        self.line_up()
         job = session.jobs.get(client_job)
         if job is not None:
             job.leave_queue()  # its client may think it gone, and have sent the next one

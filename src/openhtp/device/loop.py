@@ -233,9 +233,7 @@ class Loop:
         If it does, the rest of the turn and the scheduler are skipped, and while nothing comes, steps may even
         follow each other without coming back here: yield points must cost almost nothing.
         """
-        if ended_ns - self._last_poll >= POLL_INTERVAL_NS:
-            self._inbox.poll(0)
-            self._last_poll = ended_ns
+        self.look(ended_ns)
         if self._timers:
             self._fire_timers(ended_ns)
         try:
@@ -245,9 +243,19 @@ class Loop:
         if self.held or self._not_started or not self.scheduler.goes_on(job, token, steps):
             return None
         self._inbox.flush()
-        if self._news is None or self._keeper.must_know_each_step(job):
+        return ONE_BY_ONE if self._keeper.must_know_each_step(job) else self.watch(ended_ns)
+
+    def look(self, now: int) -> None:
+        """Between two steps, look at the inbox unless the last look was a moment ago."""
+        if now - self._last_poll >= POLL_INTERVAL_NS:
+            self._inbox.poll(0)
+            self._last_poll = now
+
+    def watch(self, now: int) -> RowWatch:
+        """What ends a row of steps that begins now."""
+        if self._news is None:
             return ONE_BY_ONE
-        until_ns = ended_ns + LONGEST_ROW_NS
+        until_ns = now + LONGEST_ROW_NS
         if self._timers:
             until_ns = min(until_ns, self._timers[0][0])
         return RowWatch(self._last_poll, POLL_INTERVAL_NS, until_ns, self._news)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from openhtp.core.errors import ExecutionError, QnnError
 from openhtp.device.answers import bare, in_words
 from openhtp.device.jobs import Job
-from openhtp.engine.protocol import ComputeRow, RowDone, RowWatch, Run
+from openhtp.engine.protocol import NOT_IN_A_ROW, ComputeRow, RowDone, RowWatch, Run
 from openhtp.sched.actions import AskYield, Start
 from openhtp.sched.timed import Pace, TimedRun
 
@@ -102,6 +102,13 @@ def computed(run: Run | Job, step: int) -> QnnError | None:
     return None
 
 
+def compute_row(run: Run, first: int, end: int, watch: RowWatch) -> RowDone:
+    """Compute steps that follow each other at once, if the run can do that and each need not be told."""
+    # Asked whether it is a RowRun, Python takes as long as for a cut.
+    row: ComputeRow | None = None if watch is ONE_BY_ONE else getattr(run, "row", None)
+    return NOT_IN_A_ROW if row is None else row(first, end, watch)
+
+
 def compute_step(job: Job, step: int) -> None:
     """Compute a step of a job; if it fails, so does the job."""
     failure = computed(job, step)
@@ -161,12 +168,8 @@ class InlineRunner:
 
     def ask_yield(self, t: int, action: AskYield) -> None:
         """A step that has not begun does not begin; of the running steps, only paced ones can be stopped."""
-        for index, start in enumerate(self._ready):
-            if start.job == action.job:
-                del self._ready[index]
-                self._not_begun.append(Ended(start.job, start.step, start.token, yielded=True))
-                return
-        self._paced.ask_yield(t, action)
+        if not self._leave_out(action.job):
+            self._paced.ask_yield(t, action)
 
     def hurry(self, t: int, job: int) -> int | None:
         """Forget a step that has not begun; of the running steps, only paced ones can end before their time."""
@@ -178,7 +181,17 @@ class InlineRunner:
         return token
 
     def stop(self, job: int) -> None:
-        """Steps are left at their ends."""
+        """Steps are left at their ends; one that has not begun does not begin."""
+        self._leave_out(job)
+
+    def _leave_out(self, job: int) -> bool:
+        """If a job's step has not begun, it has yielded."""
+        for index, start in enumerate(self._ready):
+            if start.job == job:
+                del self._ready[index]
+                self._not_begun.append(Ended(start.job, start.step, start.token, yielded=True))
+                return True
+        return False
 
     def forget(self, job: int) -> None:
         """A job is over."""
@@ -219,13 +232,10 @@ class InlineRunner:
 
     def _compute_on(self, job: Job, step: int, watch: RowWatch) -> RowDone:
         """Compute a step and, if the run can do that by itself, those after it."""
-        if watch is not ONE_BY_ONE and job.graph.steps - step >= WORTH_A_ROW:
-            # Asked whether it is a RowRun, Python takes as long as for a cut.
-            row: ComputeRow | None = getattr(job.runs[0], "row", None)
-            if row is not None:
-                done = row(step, job.graph.steps, watch)
-                if done.steps:
-                    return done
+        if job.graph.steps - step >= WORTH_A_ROW:
+            done = compute_row(job.runs[0], step, job.graph.steps, watch)
+            if done.steps:
+                return done
         began_ns = self._clock()
         compute_step(job, step)
         return RowDone(1, began_ns, self._clock())

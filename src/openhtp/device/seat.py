@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from openhtp.device.clock import nap
+
+if TYPE_CHECKING:
+    from openhtp.engine.native import NativeWatch
 
 # How long a caller looks for a free seat: about as long as it takes to hand an execution to another thread.
 PATIENCE_NS = 100_000
@@ -149,3 +154,81 @@ class Seat:
     def leave_over(self, rest: Callable[[], None]) -> None:
         """Have the loop do ``rest`` as soon as it sits. For a caller that sits, and then calls ``give_up``."""
         self._left_over.append(rest)
+
+
+# Where threads of clients in C and the loop take turns with the interpreter's lock: ``engine/native/sessions.c``.
+turns: list[int] = []
+# How long the loop looks for news before it sleeps: longer than a client takes between two tokens of a small
+# language model. It does so if the last news came soon; where all have to be woken, that takes longer.
+LOOK_NS = 500_000
+SOON_NS = 1_000_000
+# How many times it just sleeps after it looked in vain, or lost its processor to somebody else: more each time,
+# until it has found something as often. Who sleeps gets a busy processor sooner than who used it up by looking.
+_AFTER_VAIN, _AFTER_LOSS, _MOST_RESTS = 2, 64, 1024
+
+
+class NewsWatch:
+    """How the loop waits for news: asleep, or looking for a moment if work has been coming soon.
+
+    A thread whose processor sleeps is woken late, and finds the caches cold. So a loop whose last work came soon
+    looks for the next, at first, without the interpreter's lock. If it looks in vain, or somebody else needs its
+    processor, it just sleeps for some times, and for more and more. Where there is one processor it never looks.
+    """
+
+    def __init__(self, epoll: select.epoll, now: Callable[[], int]) -> None:
+        """``now`` is the device's clock."""
+        self._epoll = epoll
+        self._now = now
+        self._looks = len(os.sched_getaffinity(0)) > 1
+        self._native: NativeWatch | None = None
+        self._came_soon = False
+        self._rests_left = 0
+        self._rests = _AFTER_VAIN
+        self._found = 0
+
+    def wait(self, timeout_ns: int | None) -> None:
+        """Wait until there is something to read, at most so long."""
+        if self._native is None:
+            began_ns = self._now()
+            self._epoll.poll(-1 if timeout_ns is None else timeout_ns / 1e9, 1)
+            self.came(self._now() - began_ns)
+            if self._came_soon and self._looks:
+                self._begin_to_look()
+            return
+        patience_ns = self.patience_ns()
+        waited_ns, was_taken = self._native.wait(timeout_ns, patience_ns)
+        if patience_ns:
+            self.looked(found=waited_ns <= patience_ns, was_taken=was_taken)
+        self.came(waited_ns)
+
+    def _begin_to_look(self) -> None:
+        from openhtp.engine.native import NativeWatch, native  # whatever computes has loaded it
+
+        side = native()
+        self._looks = side is not None
+        if side is not None:
+            self._native = NativeWatch(side, self._epoll.fileno(), turns[0] if turns else 0)
+
+    def patience_ns(self) -> int:
+        """How long to look before the next sleep."""
+        if not self._came_soon:
+            return 0
+        if self._rests_left:
+            self._rests_left -= 1
+            return 0
+        return LOOK_NS
+
+    def came(self, waited_ns: int) -> None:
+        """News came so long after the last work was done."""
+        self._came_soon = waited_ns <= SOON_NS
+
+    def looked(self, *, found: bool, was_taken: bool = False) -> None:
+        """It looked, and found something or not; perhaps somebody else had the processor meanwhile."""
+        if found and not was_taken:
+            self._found += 1
+            if self._found >= self._rests:
+                self._rests = _AFTER_VAIN
+            return
+        rests = max(self._rests, _AFTER_LOSS) if was_taken else self._rests
+        self._rests_left, self._found = rests, 0
+        self._rests = min(2 * rests, _MOST_RESTS)

@@ -22,7 +22,7 @@ from openhtp.device.intake import ExecutionRow, Intake
 from openhtp.device.loop import SchedulerFailed
 from openhtp.device.onlookers import Onlookers
 from openhtp.device.outbox import Outbox
-from openhtp.device.seat import Seat
+from openhtp.device.seat import NewsWatch, Seat
 from openhtp.device.sessions import Session
 from openhtp.device.tasks import Pool, Task
 from openhtp.rpc import channel, messages as ms
@@ -74,6 +74,7 @@ class Server:
         self._told_to_stop = False
         self._looking = Looking()
         self._epoll = select.epoll()
+        self._news = NewsWatch(self._epoll, core.clock.now)
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._connections: dict[int, Connection] = {}
         self._outbox = Outbox(self._epoll, self._guard, self._on_duct_end)
@@ -200,15 +201,17 @@ class Server:
 
     def _sleep(self, timeout_ns: int | None) -> list[tuple[int, int]]:
         """Wait for the next event; meanwhile one of the client's threads may compute."""
-        timeout_s = -1 if timeout_ns is None else min(timeout_ns, MAX_WAIT_NS) / 1e9
+        if timeout_ns is not None:
+            timeout_ns = min(timeout_ns, MAX_WAIT_NS)
         seat = self._seat
         if seat is None or timeout_ns == 0:
-            return self._epoll.poll(timeout_s, MAX_READY)
+            return self._epoll.poll(-1 if timeout_ns is None else timeout_ns / 1e9, MAX_READY)
         seat.leave()
         try:
-            return self._epoll.poll(timeout_s, MAX_READY)
+            self._news.wait(timeout_ns)
         finally:
             seat.take()
+        return self._epoll.poll(0, MAX_READY)
 
     def _watch_closely(self, timeout_ns: int | None) -> list[tuple[int, int]]:
         """Keep looking for a moment after work was done, or as long as a client's vote says.

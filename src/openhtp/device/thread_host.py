@@ -8,6 +8,7 @@ import threading
 from openhtp.core.threads import OwnThread
 from openhtp.device.config import DeviceConfig
 from openhtp.device.core import DeviceCore, build_core
+from openhtp.device.direct import OrderRow
 from openhtp.device.seat import Seat
 from openhtp.device.server import Server
 from openhtp.device.sessions import FaultReach
@@ -25,6 +26,7 @@ class ThreadHost:
         if shared:
             self.core.faults = FaultReach.SESSION
         self._server = Server(self.core, keep=True, seat=self.seat)
+        self.row = OrderRow(self.core, self.seat)
         self._thread = OwnThread(self._serve, name="openhtp-npu")
         self._thread.start()
 

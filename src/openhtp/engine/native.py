@@ -53,6 +53,10 @@ DOMAIN = "openhtp"
 """That of the operators which the C side brings along."""
 FOLDER = Path(__file__).absolute().parent / "lib"
 SOURCES = FOLDER.with_name("native")
+# Two looks at a descriptor lie less than a microsecond apart; this far only if somebody else had the processor.
+_TAKEN_NS = 200_000
+# How long callers are let finish who need the interpreter's lock for a moment: being woken for it takes longer.
+_COURTESY_NS = 30_000
 # Bytes of the names, types and sizes of what most sessions read and write.
 _USUAL_FIELDS = 1024
 
@@ -109,6 +113,16 @@ class _Line(ctypes.Structure):
     )
 
 
+class _Watch(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("patience", "taken", "courtesy")),
+        ("turns", c_void_p),
+        ("waited", c_int64),
+        ("descriptor", c_int32),
+        ("was_taken", c_int32),
+    )
+
+
 class Handle:
     """An object of the C side, released with this one. This one exists first, so no interrupt loses the other."""
 
@@ -148,6 +162,7 @@ class Native:
         line = POINTER(_Line)
         self.take_frames = _function(library.openhtp_take_frames, c_int64, line, c_int, c_void_p, size, c_int)
         self.compute_frames = _function(library.openhtp_compute_frames, c_int, line, c_void_p, c_int, c_int64)
+        self.await_news = _function(library.openhtp_await_news, None, POINTER(_Watch), c_int64)
         self.widen = _function(library.openhtp_widen, None, c_void_p, c_void_p, size)
         self.has_products = bool(_function(library.openhtp_has_products, c_int)())
         places = (c_void_p,) * 3
@@ -458,6 +473,25 @@ class NativeLine:
             WaitingFrame(one.job, bytes(line.keys[one.known])[: line.key_bytes], one.received, bool(one.waited))
             for one in places
         ]
+
+
+class NativeWatch:
+    """Waits for a descriptor to become readable without the interpreter's lock, at first by looking at it."""
+
+    __slots__ = ("_await_news", "_place", "_watch")
+
+    def __init__(self, side: Native, descriptor: int, turns: int) -> None:
+        """``turns`` is where it and callers take turns with the interpreter's lock; 0: nowhere."""
+        self._await_news = side.await_news
+        self._watch = _Watch(descriptor=descriptor, taken=_TAKEN_NS, courtesy=_COURTESY_NS, turns=turns or None)
+        self._place = byref(self._watch)
+
+    def wait(self, timeout_ns: int | None, patience_ns: int) -> tuple[int, bool]:
+        """Wait; look for ``patience_ns`` before. Returns how long it took, and if the processor was taken away."""
+        watch = self._watch
+        watch.patience = patience_ns
+        self._await_news(self._place, -1 if timeout_ns is None else timeout_ns)
+        return watch.waited, bool(watch.was_taken)
 
 
 def failure(status: object) -> str:

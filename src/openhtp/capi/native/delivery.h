@@ -3,7 +3,9 @@
    The thread is one of Python's, and outside the interpreter while it waits and while a client's function runs: it
    goes back only if Python has something to do. So the end of an execution costs its caller no interpreter lock.
    Whoever puts a notice holds that lock, so one at a time does; one thread takes them. */
+#include <errno.h>
 #include <semaphore.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 enum { PYTHONS_TURN, AWAITED, SLOW };
@@ -23,9 +25,11 @@ struct notice {
 struct delivery {
     _Atomic word returned, returned_ns; /* how many clients' functions have, and when the last one did; read by Python */
     word slow_function, slow_ns;        /* told with SLOW */
+    _Atomic word expected_ns;           /* when the next end is expected, by the monotonic clock; 0: unknown; by Python */
     _Atomic word awaited;               /* how many have returned when somebody is to be woken */
     atomic_int dropping;
     word count;
+    unsigned rests, failures;           /* how often it only sleeps, as it looked in vain so many times in a row */
     sem_t waiting;
     struct notice *taken, *last; /* the last one taken out is still there, for the next to hang on */
 };
@@ -73,16 +77,57 @@ static word put_notice(struct delivery *d, notify_function function, void *param
     d->last->next = new;
     d->last = new;
     word number = function ? ++d->count : 0;
+    atomic_store(&d->expected_ns, 0); /* here it is */
     sem_post(&d->waiting);
     return number;
+}
+
+/* How long before and after the time at which a notice is expected the thread looks for it. Two looks lie less than a
+   microsecond apart, and so far only if somebody else had the processor. */
+enum { EARLY_NS = 50000, LATE_NS = 50000, TAKEN_NS = 25000, FEWEST_RESTS = 2, AFTER_LOSS = 256, MOST_FAILURES = 10,
+       TIMER_SLACK_NS = 1000 };
+
+/* Sleep until shortly before a notice is expected, and look for it then: waking a thread takes whoever wakes it longer
+   than a callback runs, and the client waits for both. Answers whether the notice has come. After looking in vain, or
+   where somebody else needs the processor, it just sleeps the next times, twice as often every time. */
+static int look_for_notice(struct delivery *d)
+{
+    word expected_ns = atomic_exchange(&d->expected_ns, 0), now_ns = monotonic_ns(), looked_ns;
+    if (!expected_ns || now_ns > expected_ns + LATE_NS || (d->rests && d->rests--))
+        return 0;
+    if (expected_ns > now_ns + EARLY_NS) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        word ends_ns = (word)until.tv_nsec + expected_ns - EARLY_NS - now_ns;
+        until.tv_sec += (time_t)(ends_ns / 1000000000);
+        until.tv_nsec = (long)(ends_ns % 1000000000);
+        int missing;
+        while ((missing = sem_timedwait(&d->waiting, &until)) && errno != ETIMEDOUT)
+            ; /* a signal came */
+        if (!missing)
+            return 1;
+    }
+    for (now_ns = looked_ns = monotonic_ns(); now_ns < expected_ns + LATE_NS && now_ns - looked_ns < TAKEN_NS;) {
+        if (!sem_trywait(&d->waiting)) {
+            d->failures = 0;
+            return 1;
+        }
+        looked_ns = now_ns;
+        now_ns = monotonic_ns();
+    }
+    d->rests = (now_ns - looked_ns < TAKEN_NS ? FEWEST_RESTS : AFTER_LOSS) << d->failures;
+    d->failures += d->failures < MOST_FAILURES;
+    return 0;
 }
 
 /* Call clients' functions until Python has to do something, and say what. */
 static int deliver(struct delivery *d)
 {
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     for (;;) {
-        while (sem_wait(&d->waiting))
-            ; /* a signal came */
+        if (!look_for_notice(d))
+            while (sem_wait(&d->waiting))
+                ; /* a signal came */
         struct notice *next = d->taken->next;
         free(d->taken);
         d->taken = next;

@@ -33,6 +33,10 @@ enum { NOT_SUPPORTED = 1000, NO_MEMORY = 1002, INVALID_ARGUMENT = 1004, DEVICE_G
 
 static PyObject *handlers[ALL];
 static atomic_int ready, closed, under_way, exiting, orphaned;
+/* Who needs the interpreter's lock for a moment: the thread that computes, and callers that queue an execution. Each lets
+   the other finish, as being woken for the lock takes longer than either keeps it. See engine/native/sessions.c. */
+static struct { _Atomic int64_t claimed; atomic_int queueing; } turns;
+enum { LONGEST_CLAIM_NS = 60000 };
 static pthread_mutex_t boot_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t thread_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -126,6 +130,8 @@ static void in_child(void)
     if (py.ours && !atomic_exchange(&closed, 1))
         atomic_store(&orphaned, 1);
     atomic_store(&under_way, 0);
+    atomic_store(&turns.claimed, 0);
+    atomic_store(&turns.queueing, 0);
     atomic_store(&exiting, 0);
 }
 
@@ -198,6 +204,22 @@ static word without_python(unsigned id)
     return DEVICE_GONE;
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* A caller is about to queue an execution: a computing thread that needs the lock to begin the one before is first. */
+static void take_turn(void)
+{
+    int64_t claimed;
+    while ((claimed = atomic_load(&turns.claimed)) && now_ns() - claimed < LONGEST_CLAIM_NS)
+        ;
+    atomic_fetch_add(&turns.queueing, 1);
+}
+
 static word ask_python(unsigned id, const word *arguments, unsigned count)
 {
     if (atomic_load(&closed))
@@ -207,6 +229,8 @@ static word ask_python(unsigned id, const word *arguments, unsigned count)
     if (!atomic_load(&ready) && boot())
         return GENERAL;
     atomic_fetch_add(&under_way, 1);
+    if (id == GRAPH_EXECUTE_ASYNC)
+        take_turn();
     word answer = GENERAL;
     if (!atomic_load(&closed)) {
         int held = enter_python();
@@ -231,6 +255,7 @@ static word ask_python(unsigned id, const word *arguments, unsigned count)
     } else {
         answer = without_python(id);
     }
+    atomic_fetch_sub(&turns.queueing, id == GRAPH_EXECUTE_ASYNC);
     atomic_fetch_sub(&under_way, 1);
     return answer;
 }
@@ -372,8 +397,8 @@ API word QnnSaver_initialize(const void **config)
 
 static int load_handlers(void)
 {
-    /* What Python needs of us, by address, and whether we started it. It answers with its functions in order. */
-    const word given[] = {W(say), W(shut), W(power_entries), W(delivery_functions), W(py.ours)};
+    /* What Python needs of us, by address; among that, whether we started it. It answers with its functions in order. */
+    const word given[] = {W(say), W(shut), W(power_entries), W(delivery_functions), W(py.ours), W(&turns)};
     enum { GIVEN = sizeof given / sizeof *given };
     PyObject *values[GIVEN], *list = NULL;
     PyObject *start = python_start(root_of((void *)dispatch));

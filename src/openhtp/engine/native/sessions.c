@@ -11,6 +11,7 @@
  *
  * At the end, and apart from sessions: stored weights of half precision are widened, and flat mirrors of native KV
  * caches follow them. */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -362,8 +363,20 @@ API status openhtp_bind(void *session, const struct end *ends, size_t count, str
     return NULL;
 }
 
+/* Whoever needs the interpreter's lock for a moment to queue an execution, and the thread that is to compute it. Being
+ * woken for that lock takes longer than either keeps it, so each lets the other finish. */
+struct turns {
+    _Atomic int64_t claimed; /* when the computing thread began to need the lock; 0: it does not */
+    atomic_int queueing;     /* how many need it to queue something */
+};
+
+static struct turns *_Atomic taken_turns;
+
 API status openhtp_run(struct bound *bound)
 {
+    struct turns *turns = atomic_load_explicit(&taken_turns, memory_order_relaxed);
+    if (turns && atomic_load_explicit(&turns->claimed, memory_order_relaxed))
+        atomic_store_explicit(&turns->claimed, 0, memory_order_relaxed);
     return CALL(RUN_WITH_BINDING, void *, const void *, void *)(bound->session, NULL, bound->binding);
 }
 
@@ -410,6 +423,64 @@ API status openhtp_run_row(struct bound *const *bound, int count, struct row *ro
 }
 
 #include "frames.c"
+
+/* How long a descriptor is looked at before its thread sleeps, and what became of it. Times are in ns. */
+struct watch {
+    int64_t patience;           /* how long it is looked at before; 0: not at all */
+    int64_t taken;              /* two looks that lie so far apart: somebody else had the processor */
+    int64_t courtesy;           /* how long to let callers finish, once there is news */
+    struct turns *turns;        /* with callers of this process; may be NULL */
+    int64_t waited;             /* until there was news, or it gave up */
+    int32_t descriptor;
+    int32_t was_taken;
+};
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Waits until a descriptor is readable, for ``timeout`` ns at most (-1: for ever), or until a signal comes. */
+API void openhtp_await_news(struct watch *watch, int64_t timeout)
+{
+    struct pollfd news = {watch->descriptor, POLLIN, 0};
+    int64_t began = monotonic_ns(), looked = began, limit = watch->patience;
+    int found = 0;
+    struct turns *turns = watch->turns;
+    watch->was_taken = 0;
+    if (turns) {
+        atomic_store_explicit(&turns->claimed, 0, memory_order_relaxed);
+        atomic_store_explicit(&taken_turns, turns, memory_order_relaxed);
+    }
+    if (timeout >= 0 && timeout < limit)
+        limit = timeout;
+    while (looked - began < limit && !(found = poll(&news, 1, 0))) {
+        int64_t now = monotonic_ns();
+        if (now - looked > watch->taken) {
+            watch->was_taken = 1;
+            break;
+        }
+        looked = now;
+        relax();
+    }
+    if (!found) {
+        int64_t left = timeout < 0 ? -1 : timeout - (monotonic_ns() - began);
+        struct timespec rest = {left / 1000000000, left % 1000000000};
+        if (timeout < 0 || left > 0)
+            found = ppoll(&news, 1, timeout < 0 ? NULL : &rest, NULL);
+    }
+    int64_t came = monotonic_ns();
+    watch->waited = came - began;
+    if (found > 0 && turns && watch->patience) {
+        atomic_store(&turns->claimed, came);
+        while (atomic_load(&turns->queueing) && monotonic_ns() - came < watch->courtesy)
+            relax();
+    }
+}
 
 API status openhtp_create_container(void **made)
 {

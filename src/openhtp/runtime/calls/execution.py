@@ -307,6 +307,11 @@ def when_over(execution: Execution, call: Callable[[], object]) -> None:
     execution._add_waker(call)
 
 
+def expect_end(execution: Execution, at_ns: int) -> None:
+    """An execution that has begun is expected to be over at that time of the monotonic clock."""
+    execution._notifier.expect(at_ns)
+
+
 def leave(execution: Execution, error: QnnError) -> None:
     """In the child of a fork: the execution is the parent's."""
     execution._leave(error)

@@ -114,6 +114,9 @@ class Notifier:
         """Run ``function(None, status)`` soon, as urgently as this thread is."""
         self.post(Notification(function, own_niceness(), 0, time.monotonic_ns), None, status, after=after)
 
+    def expect(self, at_ns: int) -> None:
+        """The next notification is expected at that time of the monotonic clock. Here nobody prepares for it."""
+
     def close(self, timeout: float | None = None) -> None:
         """End the thread after the callbacks already posted, and wait for them, unless called by one of them.
 

@@ -33,7 +33,7 @@ from openhtp.device.thread_host import ThreadHost
 from openhtp.program.packed import PackedGraph
 from openhtp.rpc.frames import Record
 from openhtp.runtime.calls.call import Call
-from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_here
+from openhtp.runtime.calls.execution import Execution, block, complete, complete_from, complete_here, expect_end
 from openhtp.runtime.links.device_process import DeviceOptions
 from openhtp.runtime.links.link import HandedGraph, Link, Sent
 from openhtp.runtime.links.rpc_link import RpcLink
@@ -85,7 +85,7 @@ class ThreadLink(RpcLink):
 
     def submit_bound(self, execution: Execution, direct: DirectRun, call: Call, times: tuple[int, int]) -> None:
         """Submit an execution on the client's arrays; ``times`` has its timeout and its profiling level."""
-        executions, (timeout_at, level) = self._core.executions, times
+        row, (timeout_at, level) = self.lease.host.row, times
         if (
             not call.synchronous  # a synchronous one has been refused here before
             and direct.is_short
@@ -97,7 +97,7 @@ class ThreadLink(RpcLink):
             return
         order = direct.order(execution.job, timeout_at, call.deadline_at, level, waited=call.synchronous)
         session = self._take_on(execution)
-        self._core.post(lambda: executions.execute_bound(session, self._reports, order))
+        self._core.post(lambda: row.take(session, self._reports, order))
         call.sent(execution.job)
 
     def _take_on(self, execution: Execution) -> Session:
@@ -210,6 +210,7 @@ class ThreadLink(RpcLink):
 
         def end() -> None:
             """Runs after the execution if that was handed over; otherwise the execution ends here and now."""
+            self._core.executions.line_up()
             if session is not None and job in session.jobs:
                 self._core.executions.cancel(session, job)
             elif job in self._pending:
@@ -278,6 +279,12 @@ class HandedReports:
 
     def __init__(self, pending: dict[int, Execution]) -> None:
         self._pending = pending
+
+    def expected(self, job: int, at_ns: int) -> None:
+        """An execution has begun, and will probably be over then."""
+        execution = self._pending.get(job)
+        if execution is not None:
+            expect_end(execution, at_ns)
 
     def report(self, record: Record, extra: bytes = b"") -> None:
         """An execution is over; ``extra`` is its profile."""
