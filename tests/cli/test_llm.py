@@ -160,6 +160,7 @@ def test_the_second_run_is_from_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     origin, text = ran("--no-cache")
     assert (origin, store.exists()) == ("exported", False)
     assert [ran(), ran()] == [("exported", text), ("compiled", text)]
+    assert ran("--wide", "none")[0] == "exported"  # another model
     monkeypatch.setenv("OPENHTP_CACHE", str(told / "models"))
     output = openhtp("run", model, "ab", "-n", "5")
     assert output.count("no cache, so everything is prepared anew each time") == 1
