@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from typer.testing import CliRunner
 from openhtp import llm
 from openhtp.cli.main import app
 from tests.llm.test_prepared_bundle import saved_tiny
+from tests.waiting import PATIENCE_S
 
 AUSTEN = Path(__file__).parents[2] / "examples" / "llm" / "austen"
 
@@ -65,6 +70,64 @@ def test_an_estimate_needs_only_the_config_of_a_folder(tmp_path: Path) -> None:
     assert rows[0]["tokens_per_s"] == llm.estimate(shape, "SM8750").tokens_per_s
 
 
+def test_an_estimate_counts_wide_weights(tmp_path: Path) -> None:
+    def row(*words: str | Path) -> dict[str, Any]:
+        options = ("--precision", "w8a16", "--kv", "native", "--json", "-")
+        return dict(json.loads(openhtp("estimate", *words, *options))["estimates"][0])
+
+    plain, wide = row(AUSTEN, "--context", "1024", "--wide", "none"), row(AUSTEN, "--context", "1024")
+    assert wide["wide"] == ["output", "down", "gate", "up"]
+    # Half a byte for each weight of the four kinds.
+    assert wide["weight_bytes"] - plain["weight_bytes"] == (1024 * 256 + 4 * 3 * 768 * 256) / 2
+    assert wide["tokens_per_s"] < plain["tokens_per_s"]
+    assert wide["pass_ms"] > plain["pass_ms"]
+    assert row("llama-3.2-1b")["wide"] == []
+    assert row("llama-3.2-1b", "--wide", "down")["wide"] == ["down"]
+    assert "expected auto, or some of wq" in openhtp("estimate", AUSTEN, "--wide", "sideways", code=2)
+    output = openhtp("estimate", AUSTEN, "--precision", "w8a16", "--context", "1024")
+    assert "Wide weights (output, down, gate, up) are read as 12 bits" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ("lm.export", "nothing was written to bundle"),
+        ("write_file", "bundle has some files of a bundle and no bundle.json: export it again, or delete it"),
+        ("confirm_written", "the bundle in bundle is complete"),
+    ],
+)
+def test_an_interrupted_export_says_what_is_left(tmp_path: Path, when: str, told: str) -> None:
+    """What the export calls interrupts it, so neither too early nor too late. A bundle of old is in the folder."""
+    script = f"""
+        import os, signal, sys, time
+        import openhtp.cli.llm as command
+        import openhtp.llm.bundle as bundle
+        from openhtp.cli.main import main
+        from openhtp.core.files import write_file
+
+        def interrupted(*words, **options):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+
+        def once(path, data):
+            write_file(path, data)
+            if len(list(path.parent.iterdir())) > 1:
+                interrupted()
+
+        where = {{"lm.export": command.lm, "write_file": bundle, "confirm_written": command}}[{when!r}]
+        setattr(where, {when.rpartition(".")[2]!r}, once if where is bundle else interrupted)
+        sys.argv = ["openhtp", "llm", "export", "tiny", "-o", "bundle", "--ar", "1", "--rounding", "nearest"]
+        sys.exit(main())
+    """
+    saved_tiny(tmp_path / "tiny")
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "bundle.json").write_text("of old")
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, " ".join(done.stderr.split())) == (130, f"interrupted: {told}")
+    assert ((tmp_path / "bundle" / "bundle.json").exists()) == (when != "write_file")
+
+
 def test_a_name_that_is_no_preset_is_told_of_folders() -> None:
     output = openhtp("estimate", "nonsense", code=2)
     assert "'nonsense' is neither a folder with a config.json here nor a preset" in output
@@ -97,6 +160,7 @@ def test_the_second_run_is_from_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     origin, text = ran("--no-cache")
     assert (origin, store.exists()) == ("exported", False)
     assert [ran(), ran()] == [("exported", text), ("compiled", text)]
+    assert ran("--wide", "none")[0] == "exported"  # another model
     monkeypatch.setenv("OPENHTP_CACHE", str(told / "models"))
     output = openhtp("run", model, "ab", "-n", "5")
     assert output.count("no cache, so everything is prepared anew each time") == 1

@@ -35,6 +35,7 @@ from openhtp.core.files import read_file
 from openhtp.core.model_store import user_store
 from openhtp.core.units import MS, duration_ns
 from openhtp.cost.llm import PRESETS, LlmEstimate, estimate_llm
+from openhtp.llm.bundle import BUNDLE_FILE
 from openhtp.llm.perplexity import device_nats, fitting_window, float_nats
 from openhtp.llm.prepared_bundle import prepare_bundle
 from openhtp.planning.chunks import ChunkRow, compare_chunks
@@ -50,7 +51,8 @@ Precision = Annotated[str, typer.Option(help="w8a16, w8a8 or w4a16.")]
 Wide = Annotated[
     str,
     typer.Option(
-        help="Weights of 16 bits, as two of 8: output,down is nearer to the float model; tokens take longer."
+        help="Weights of 12 bits, as two matrices: some of wq,wk,wv,wo,gate,up,down,output; none; or auto, which"
+        " makes the last four wide in small models (w8a16). Nearer to the float model; tokens take longer."
     ),
 ]
 Context = Annotated[
@@ -86,6 +88,7 @@ def run(
         str | None, typer.Option(help="LoRA adapter: a PEFT folder, or the name of one in the bundle.")
     ] = None,
     flat: Flat = False,
+    wide: Wide = "auto",
     perf_profile: PerfProfileName = None,
     config_file: ConfigFile = None,
     no_cache: NoCache = False,
@@ -107,6 +110,7 @@ def run(
                     progress=progress,
                     precision=precision,
                     native_kv=False if flat else None,
+                    wide=_wide_kinds(wide),
                 )
                 progress("loading the graphs onto the device", 0.0)
                 chat = lm.Generator(prepared.bundle, device, lookahead=lookahead, adapter=prepared.adapter)
@@ -171,14 +175,14 @@ def export(
     rounding: Annotated[
         str | None, typer.Option(help="Of weights: nearest, or compensated (the default for small models).")
     ] = None,
-    wide: Wide = "",
+    wide: Wide = "auto",
     adapter: Annotated[
         list[Path] | None, typer.Option(help="Folder of a LoRA adapter (PEFT) to have in the bundle; repeatable.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Quantize a checkpoint into AR graphs with shared weights: one context binary for each part."""
-    with errors_reported():
+    with errors_reported(), _interruption_told(output):
         loaded = lm.load(model)
         ids = None if calibration is None else _tokens_of(calibration, loaded.tokenizer, loaded.config.vocab)
         bundle = _exported(
@@ -194,7 +198,7 @@ def export(
             masked_softmax=masked_softmax,
             calibration=ids,
             rounding=rounding,
-            wide=wide.split(",") if wide else (),
+            wide=_wide_kinds(wide),
             adapters=[lm.load_adapter(folder, loaded.config) for folder in adapter or ()],
         )
         bundle.save(output)
@@ -225,6 +229,7 @@ def estimate(
     valid: Annotated[
         int | None, typer.Option(min=1, help="Places of the context that a MaskedSoftmax lets take part.")
     ] = None,
+    wide: Wide = "auto",
     config_file: ConfigFile = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -245,6 +250,7 @@ def estimate(
                 kv=form.strip(),
                 masked_softmax=masked_softmax,
                 valid=valid,
+                wide=_wide_kinds(wide),
             )
             for chip in chips
             for form in kv.split(",")
@@ -306,7 +312,19 @@ def _llm_notes(estimates: list[LlmEstimate]) -> list[str]:
         f" published; at 60 to 20 GB/s that would be {low:,.1f} to {high:,.1f} ms a pass. Here it is a share of"
         " the cost of the context. Energy of a token is a ratio to the least here."
     )
+    if first.wide:
+        notes.append(
+            f"Wide weights ({', '.join(first.wide)}) are read as 12 bits and multiplied twice:"
+            f" {first.weight_bytes:,} bytes a token."
+        )
     return notes
+
+
+def _wide_kinds(words: str) -> tuple[str, ...] | str:
+    """``auto``, or kinds of weights: ``output,down``; ``none`` or nothing for none."""
+    if words in ("", "none"):
+        return ()
+    return words if words == "auto" else tuple(word.strip() for word in words.split(","))
 
 
 def _milliseconds(option: str, text: str) -> float:
@@ -418,6 +436,29 @@ def _measured(bundle: lm.Bundle, where: LlmTarget, ids: list[int], window: int, 
     with Backend(library=library) as backend, _waiting(what) as progress:
         chat = lm.Generator(bundle, open_device(backend, where.config, where.soc))
         return device_nats(chat, ids, window, progress)
+
+
+@contextlib.contextmanager
+def _interruption_told(folder: Path) -> Iterator[None]:
+    """On Ctrl-C, a line that says what is left in the folder for a bundle."""
+    files, made_ns = _found_in(folder)
+    try:
+        yield
+    except KeyboardInterrupt:
+        files_now, made_now_ns = _found_in(folder)
+        left = f"{folder} has some files of a bundle and no {BUNDLE_FILE}: export it again, or delete it"
+        if made_now_ns is not None and made_now_ns != made_ns:
+            left = f"the bundle in {folder} is complete"
+        elif (files_now, made_now_ns) == (files, made_ns):
+            left = f"nothing was written to {folder}"
+        complain(f"interrupted: {left}", "yellow")
+        raise
+
+
+def _found_in(folder: Path) -> tuple[set[str], int | None]:
+    """The files of a folder, if there is one, and when the description of a bundle was written there."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return names, (folder / BUNDLE_FILE).stat().st_mtime_ns if BUNDLE_FILE in names else None
 
 
 def _exported(model: lm.Llama, **options: Any) -> lm.Bundle:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import openhtp.cli
-from openhtp.cli._terminal import INTERRUPTED, end_of_pipe, note_process_start, say, settle_streams
+from openhtp.cli._terminal import INTERRUPTED, complain, end_of_pipe, note_process_start, say, settle_streams
 from openhtp.core.foreign_text import printable
 
 
@@ -29,7 +29,11 @@ class _Folder(TyperGroup):
         if cmd_name not in self.list_commands(ctx):
             return None
         word = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"openhtp.cli.{word}")
+        try:
+            module = importlib.import_module(f"openhtp.cli.{word}")
+        except KeyboardInterrupt:
+            complain(f"interrupted: {cmd_name} had not begun", "yellow")
+            raise
         group = getattr(module, "app", None)
         if group is None:
             group = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -6,6 +6,7 @@ fit. Everything here is modelled.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openhtp.core.checks import shown, whole_number
+from openhtp.core.checks import items_of, shown, whole_number
 from openhtp.core.errors import InvalidArgument
 from openhtp.core.precision import NumberFormat
 from openhtp.cost.energy import DDR_PJ_PER_BYTE, MAC_PJ, VTCM_PJ_PER_BYTE
@@ -23,6 +24,12 @@ from openhtp.hw.catalog import find_soc
 
 # Bits of weights in the layers.
 WEIGHT_BITS = {"w4a16": 4, "w8a16": 8, "w4fp16": 4}
+# Weights that are wide, and rounded with care, unless an export says otherwise: in w8a16, up to so many weights.
+# To round more of them with care takes minutes.
+WIDE_BY_DEFAULT = ("output", "down", "gate", "up")
+MOST_CAREFUL = 100_000_000
+# Bits of the second matrix that a wide weight has.
+_SECOND_BITS = 4
 
 
 # Savings of a native KV cache and of a masked softmax. Published rates, and so the fitted times, are of flat
@@ -80,6 +87,34 @@ class LlmShape:
     head_dim: int
     ffn: int
     vocab: int
+    # Kinds of weights that have a second matrix.
+    wide: tuple[str, ...] = ()
+
+    def with_wide(self, wide: Sequence[str] | str, precision: str) -> LlmShape:
+        """The same model with some wide weights; ``"auto"``: those that an export in this precision makes wide."""
+        if precision not in WEIGHT_BITS:
+            raise InvalidArgument(f"precision is {shown(precision)}; expected one of {', '.join(WEIGHT_BITS)}")
+        if isinstance(wide, str) and wide == "auto":
+            # An export counts the embedding and the output matrix, even if they are the same.
+            small = self.layer_weights + 2 * self.output_weights <= MOST_CAREFUL
+            return dataclasses.replace(self, wide=WIDE_BY_DEFAULT if small and precision == "w8a16" else ())
+        kinds = items_of(wide, len(self.weights))
+        if kinds is None or not set(kinds) <= set(self.weights):
+            raise InvalidArgument(f"wide is {shown(wide)}; expected auto, or some of {', '.join(self.weights)}")
+        return dataclasses.replace(self, wide=tuple(sorted({str(kind) for kind in kinds})))
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Numbers in the matrices of each kind, of all layers."""
+        rows = self.layers * self.hidden
+        queries, cache = rows * self.head_dim * self.heads, rows * self.head_dim * self.kv_heads
+        sizes = {"wq": queries, "wk": cache, "wv": cache, "wo": queries, "output": self.output_weights}
+        return {**sizes, **dict.fromkeys(("gate", "up", "down"), rows * self.ffn)}
+
+    @property
+    def wide_weights(self) -> int:
+        """Numbers in the second matrices of wide weights."""
+        return sum(self.weights[kind] for kind in self.wide)
 
     @property
     def layer_weights(self) -> int:
@@ -97,8 +132,9 @@ class LlmShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * context
 
     def weight_bytes(self, precision: str) -> float:
-        """Bytes of weights that decoding one token reads: the layers, and the output matrix at 8 bits."""
-        return self.layer_weights * WEIGHT_BITS[precision] / 8 + self.output_weights
+        """Bytes of weights that decoding one token reads: layers, output matrix at 8 bits, second matrices."""
+        plain = self.layer_weights * WEIGHT_BITS[precision] / 8 + self.output_weights
+        return plain + self.wide_weights * _SECOND_BITS / 8
 
     def scores(self, context: int) -> int:
         """Attention scores of one token: each head looks at every place of the cache."""
@@ -151,7 +187,7 @@ def token_work(shape: LlmShape, precision: str, context: int, factors: Sequence[
 
 def pass_work(shape: LlmShape, precision: str, context: int, factors: Sequence[float]) -> float:
     """What a pass of 128 tokens takes, in thousand millions of weights."""
-    weights = (shape.layer_weights + shape.output_weights) / _GB
+    weights = (shape.layer_weights + shape.output_weights + shape.wide_weights) / _GB
     return weights + factors[0] * shape.kv_bytes(context) / _GB + factors[1]
 
 
@@ -237,6 +273,8 @@ class LlmEstimate:
     native_gain_ms: tuple[float, float]
     kv: str
     token_energy_pj: float
+    wide: tuple[str, ...]
+    weight_bytes: int
 
     def pass_of(self, tokens: int) -> float:
         """Time of a pass of some other number of tokens: weights are read once, products grow."""
@@ -255,18 +293,17 @@ def estimate_llm(
     masked_softmax: bool = False,
     valid: int | None = None,
     name: str | None = None,
+    wide: Sequence[str] | str = (),
 ) -> LlmEstimate:
     """Modelled time to first token and tokens per second.
 
     ``model`` is a preset's name or a shape, which may have a ``name``. ``accepted`` is how many tokens a decoding
-    pass yields (speculation).
-    ``kv`` is ``flat`` or ``native``. With ``masked_softmax`` it counts how many places of the context are
-    ``valid``: all of it unless given.
+    pass yields (speculation). ``kv`` is ``flat`` or ``native``. With ``masked_softmax`` it counts how
+    many places of the context are ``valid``: all of it unless given. ``wide`` is that of ``llm.export``.
     """
     title, shape = _shape_of(model)
     chip = find_soc(soc).name
-    if precision not in WEIGHT_BITS:
-        raise InvalidArgument(f"precision is {shown(precision)}; expected one of {', '.join(WEIGHT_BITS)}")
+    shape = shape.with_wide(wide, precision)
     _check_tokens(context, prompt)
     if not isinstance(accepted, int | float) or accepted < 1:
         raise InvalidArgument(f"accepted is {shown(accepted)}; expected 1 or more tokens a pass")
@@ -281,7 +318,7 @@ def estimate_llm(
     rate = 1e3 * accepted / decode
     spread = max(0.1, 2 * rates.decode_error) * (1 if rates.knows(chip) else 3)
     retile = [cache / gbs / _GB * 1e3 for gbs in _RETILE_GBS]
-    macs = shape.layer_weights + shape.output_weights + 2 * scores * shape.head_dim
+    macs = shape.layer_weights + shape.output_weights + shape.wide_weights + 2 * scores * shape.head_dim
     return LlmEstimate(
         model=title if name is None else name,
         soc=chip,
@@ -301,6 +338,8 @@ def estimate_llm(
         native_gain_ms=(min(retile), max(retile)),
         kv=form.kv,
         token_energy_pj=form.token_pj(shape.weight_bytes(precision), cache, macs),
+        wide=shape.wide,
+        weight_bytes=round(shape.weight_bytes(precision)),
     )
 
 

@@ -17,7 +17,11 @@ asks for, so a basis is better in which the largest weights are smaller; it is f
 Then each pair of elements that turns together is turned by an angle more, as are its queries, so their
 product stays as it is. Where a pair of keys lies far from zero and turns slowly, the angle decides how large a
 square has to be that holds the pair in all places of the context. Such a pair makes most of the error of 8-bit
-keys.
+keys, as queries multiply it by large numbers.
+
+So it gets the room of pairs that queries hardly look at. Behind the rotation, some elements of a key are mixed:
+sums and differences of all of them are stored, in which that pair is large and the others are small. It is stored
+several times over then, and errors cancel each other in part. Queries are mixed alike: scores stay as they are.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import numpy.typing as npt
 
 from openhtp.llm.adapter import Adapter
 from openhtp.llm.config import LlamaConfig
-from openhtp.llm.model import KEY_CENTRE, Array, Llama, Thin, Watch
+from openhtp.llm.model import KEY_CENTRE, KEY_MIX, Array, Llama, Thin, Watch
 from openhtp.llm.quantizing import Range, Ranges
 
 # By how much an element of the values may exceed its largest one in the text before it limits all the others.
@@ -59,31 +63,36 @@ _LEAST_SHARE = 0.1
 _MOST_ROWS = 2048
 _MOST_WORK = 3e11
 
+# Keys that are looked at for mixing, places that each is turned to, pairs that may be mixed with each other, and
+# how a pair's share of the error decides about its share of the room.
+_SAMPLES, _SAMPLE_TURNS = 256, 8
+_MIXED_SIZES = (2, 4, 8, 16, 32)
+_ROOM_EXPONENTS = (0.25, 1 / 3, 0.4)
+# The least share of a head's error for which a pair is mixed, and of the largest gain for which a layer is.
+_LEAST_OF_HEAD, _LEAST_OF_GAINS = 0.02, 0.1
+
 Angles = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Balance:
-    """Factors of rows and columns of weights, the centres of keys, and the ranges that keys then have."""
+    """Factors of rows and columns of weights, centres and mixes of keys, and the ranges that keys then have."""
 
     rows: Mapping[str, Array]
     columns: Mapping[str, Array]
-    centres: Mapping[str, Array]
+    constants: Mapping[str, Array]
     key_ranges: Ranges
 
     def of_model(self, model: Llama) -> Llama:
         """The same model in other weights."""
         weights = dict(model.weights)
         for name, factors in self.rows.items():
-            if weights[name].ndim == 1:
-                weights[name] = weights[name] * factors
-                continue
-            weights[name] = weights[name] * factors[:, None]
+            weights[name] = (weights[name].T * factors).T
             if f"{name}_bias" in weights:
                 weights[f"{name}_bias"] = weights[f"{name}_bias"] * factors
         for name, factors in self.columns.items():
             weights[name] = weights[name] * factors
-        return Llama.of(model.config, {**weights, **self.centres}, tokenizer=model.tokenizer)
+        return Llama.of(model.config, {**weights, **self.constants}, tokenizer=model.tokenizer)
 
     def with_even_columns(self, model: Llama) -> Balance:
         """Also factors of the columns of ``down``, whose inputs take them from ``up``."""
@@ -95,8 +104,11 @@ class Balance:
 
     def of_adapter(self, adapter: Adapter) -> Adapter:
         """The same adapter beside those weights."""
-        matrices = {name: self.of_thin(name, thin) for name, thin in adapter.matrices.items()}
-        return dataclasses.replace(adapter, matrices=matrices)
+        return dataclasses.replace(adapter, matrices=self.of_run(adapter.matrices))
+
+    def of_run(self, added: Mapping[str, Thin]) -> dict[str, Thin]:
+        """The matrices that an adapter adds, beside those weights."""
+        return {name: self.of_thin(name, thin) for name, thin in added.items()}
 
     def of_thin(self, name: str, thin: Thin) -> Thin:
         """The matrices that an adapter adds to one weight, balanced."""
@@ -108,11 +120,12 @@ class Balance:
 class Extent:
     """How far each element of keys and values goes, found by watching every tensor of texts from place 0 on."""
 
-    def __init__(self, config: LlamaConfig, context: int, *, centred: bool) -> None:
+    def __init__(self, model: Llama, context: int, *, centred: bool) -> None:
         """``centred``: keys may have a point taken from them; bounded scores would show it."""
-        self._config = config
+        self._config = model.config
+        self._mixes = {name: mix for name, mix in model.weights.items() if name.endswith(KEY_MIX)}
         self._context = context
-        self._centred = centred and config.attention_cap is None
+        self._centred = centred and model.config.attention_cap is None
         self._spans: dict[str, tuple[Array, Array]] = {}
 
     def watch(self) -> Watch:
@@ -121,29 +134,23 @@ class Extent:
         def seen(name: str, values: Array) -> Array:
             if name.endswith(".value"):
                 self._note(name, values)
-            elif name.endswith(".key"):
-                for turned in self._elsewhere(values):
-                    self._note(name, turned)
+            elif name.endswith(".k_rotated"):
+                layer = name.removesuffix("k_rotated")
+                mix = self._mixes.get(f"{layer}{KEY_MIX}")
+                for turned in _in_places(self._config, self._context, values, _TURNS):
+                    self._note(f"{layer}key", turned if mix is None else turned @ mix)
             return values
 
         return seen
 
     def span(self, name: str) -> tuple[Array, Array]:
-        """The least and the largest value of each element."""
+        """The least and the largest value of each element; of keys, in all places and mixed."""
         return self._spans[name]
 
     def _note(self, name: str, values: Array) -> None:
         low, high = values.min(axis=1), values.max(axis=1)
         known = self._spans.get(name, (low, high))
         self._spans[name] = np.minimum(known[0], low), np.maximum(known[1], high)
-
-    def _elsewhere(self, keys: Array) -> Iterator[Array]:
-        """Keys [kv_heads, tokens, head_dim] as they would be in other places of the context."""
-        last = max(0, self._context - keys.shape[1])
-        first, second = np.split(keys, 2, axis=-1)
-        for begin in sorted({last * turn // _TURNS for turn in range(_TURNS + 1)}):
-            cos, sin = self._config.rotations(begin, 1, self._context)
-            yield np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
     def balance(self, model: Llama) -> Balance:
         """Factors that make all elements of a layer's keys, and of its values, about equally large."""
@@ -159,6 +166,11 @@ class Extent:
             centre = (low + high) / 2 if self._centred else np.zeros_like(low)
             first, second = np.split(np.maximum(high - centre, centre - low), 2, axis=1)
             pair = np.maximum(first, second)
+            mix = self._mixes.get(f"{prefix}{KEY_MIX}")
+            if mix is not None:
+                # Elements that are mixed need one factor.
+                together = mix[:, : pair.shape[1], : pair.shape[1]] != 0
+                pair = np.where(together, pair[:, None, :], 0.0).max(axis=2)
             if config.qk_norm:
                 # A norm undoes what the matrix before it does; its weights are common to all heads.
                 common = pair.max(axis=0)
@@ -177,6 +189,15 @@ class Extent:
             rows[f"{prefix}wv"] = 1.0 / values.reshape(-1)
             columns[f"{prefix}wo"] = np.repeat(values, shared, axis=0).reshape(-1)
         return Balance(rows, columns, centres, ranges)
+
+
+def _in_places(config: LlamaConfig, context: int, keys: Array, turns: int) -> Iterator[Array]:
+    """Keys [kv_heads, tokens, head_dim] as they would be in other places of the context."""
+    last = max(0, context - keys.shape[1])
+    first, second = np.split(keys, 2, axis=-1)
+    for begin in sorted({last * turn // turns for turn in range(turns + 1)}):
+        cos, sin = config.rotations(begin, 1, context)
+        yield np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def _shares(largest: Array, room: float = 1.0) -> Array:
@@ -316,6 +337,124 @@ def framed(
     return framing.of_model(model), others, [framing.of_run(added) for added in runs]
 
 
+class _Mixer:
+    """Chooses which pairs of each head's keys are mixed, from keys and queries of texts from place 0 on."""
+
+    def __init__(self, config: LlamaConfig, context: int, tokens: int) -> None:
+        """``tokens`` is how many it will be shown."""
+        self._config = config
+        self._context = context
+        self._stride = max(1, -(-tokens // _SAMPLES))
+        self._keys: dict[str, list[Array]] = {}
+        # How large queries are: the sum of the squares of each pair, for each head of keys.
+        self._squares: dict[str, Angles] = {}
+
+    def watch(self) -> Watch:
+        """What the model is run with."""
+
+        def seen(name: str, values: Array) -> Array:
+            layer, _, kind = name.rpartition(".")
+            if kind == "k_rotated":
+                turned = _in_places(self._config, self._context, values, _SAMPLE_TURNS)
+                self._keys.setdefault(layer, []).extend(keys[:, :: self._stride] for keys in turned)
+            elif kind == "q_rotated":
+                squares = np.square(values.astype(np.float64)).sum(axis=1)
+                of_pairs = squares.reshape(self._config.kv_heads, -1, 2, squares.shape[1] // 2).sum(axis=(1, 2))
+                self._squares[layer] = self._squares.get(layer, 0.0) + of_pairs
+            return values
+
+        return seen
+
+    def balance(self) -> Balance:
+        """Factors of keys and queries, and the mixes of layers in which that pays."""
+        found = {layer: self._of_layer(layer) for layer in self._keys}
+        most = max(gain for _, _, gain in found.values())
+        shared, rows, mixes = self._config.heads // self._config.kv_heads, {}, {}
+        for layer, (factors, mix, gain) in found.items():
+            if gain <= _LEAST_OF_GAINS * most or not gain:
+                continue
+            mixes[f"{layer}.{KEY_MIX}"], both = mix, np.tile(factors, 2)
+            rows[f"{layer}.wk"] = np.asarray(both.reshape(-1), np.float32)
+            # Mixing both multiplies products by the number of elements that are mixed.
+            back = 1.0 / (both * np.abs(mix).sum(axis=2))
+            rows[f"{layer}.wq"] = np.asarray(np.repeat(back, shared, axis=0).reshape(-1), np.float32)
+        return Balance(rows, {}, mixes, {})
+
+    def _of_layer(self, layer: str) -> tuple[Angles, Array, float]:
+        """Factors of pairs [kv_heads, pairs], the mix, and by how much the error of scores gets smaller."""
+        keys, squares = np.concatenate(self._keys[layer], axis=1), self._squares[layer]
+        size, factors, gains = self._config.head_dim, np.ones(squares.shape), 0.0
+        mix = np.tile(np.eye(size, dtype=np.float32), (len(keys), 1, 1))
+        for head, of_head in enumerate(keys):
+            halves = np.stack(np.split(of_head.astype(np.float64), 2, axis=-1))
+            for pairs, shares, gain in _mixed_pairs(halves, squares[head]):
+                factors[head, pairs] = shares
+                for half in (0, size // 2):
+                    mix[head][np.ix_(pairs + half, pairs + half)] = _signs(len(pairs))
+                gains += gain
+        return factors, mix, gains
+
+
+def _mixed_pairs(halves: Angles, squares: Angles) -> Iterator[tuple[npt.NDArray[np.int64], Angles, float]]:
+    """Pairs of a head that are mixed with each other, their factors, and by how much their error gets smaller.
+
+    ``halves`` are keys [2, tokens, pairs]. A pair's error is the square of its range times that of its queries.
+    The pair with the largest error gets the room of those with the smallest ones.
+    """
+    ranges = np.maximum(np.ptp(halves, axis=1).max(axis=0) / 2, 1e-12)
+    errors = squares * np.square(ranges)
+    left, total = [int(pair) for pair in np.argsort(-errors, kind="stable")], errors.sum()
+    while len(left) > 1 and errors[left[0]] > _LEAST_OF_HEAD * total:
+        best: tuple[npt.NDArray[np.int64], Angles, float] | None = None
+        for size in _MIXED_SIZES:
+            if size > len(left):
+                break
+            pairs = np.array([left[0], *left[len(left) - size + 1 :]])
+            for exponent in _ROOM_EXPONENTS:
+                shares = np.maximum(errors[pairs] / total, 1e-12) ** exponent / ranges[pairs]
+                most = np.ptp((halves[..., pairs] * shares) @ _signs(size), axis=1).max() / 2
+                after = most * most * (squares[pairs] / np.square(shares)).sum() / size
+                gain = float(errors[pairs].sum() - after)
+                if gain > (0.0 if best is None else best[2]):
+                    best = pairs, shares / most, gain
+        if best is None:
+            left = left[1:]
+            continue
+        yield best
+        left = left[1 : len(left) - len(best[0]) + 1]
+
+
+def _signs(size: int) -> Array:
+    """A matrix of 1 and -1 [size, size] whose rows are orthogonal; it is symmetric."""
+    signs = np.ones((1, 1), np.float32)
+    while len(signs) < size:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return signs
+
+
+def mixed(
+    model: Llama,
+    adapters: Sequence[Adapter],
+    runs: Sequence[Mapping[str, Thin]],
+    windows: Sequence[Sequence[int]],
+    *,
+    context: int,
+) -> tuple[Llama, list[Adapter], list[Mapping[str, Thin]]]:
+    """The model, its adapters and its runs with keys that are mixed where that makes scores more exact.
+
+    Norms of keys have weights for each element, so keys with norms stay as they are.
+    """
+    if model.config.qk_norm:
+        return model, list(adapters), list(runs)
+    mixer = _Mixer(model.config, context, max(1, len(runs)) * sum(map(len, windows)))
+    for added in runs or ({},):
+        for ids in windows:
+            model.forward(ids, watch=mixer.watch(), added=added)
+    balance = mixer.balance()
+    others = [balance.of_adapter(adapter) for adapter in adapters]
+    return balance.of_model(model), others, [balance.of_run(added) for added in runs]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Basis:
     """Other axes for the residual stream, as the columns of a matrix, and the weights that norms had before."""
@@ -436,18 +575,21 @@ def balanced(
     context: int,
     wide: bool,
     rebased: bool = False,
+    mixes: bool = False,
 ) -> tuple[Llama, list[Adapter], Ranges]:
     """The model and its adapters with even keys and values, measured on some text, and the ranges of keys.
 
     ``runs`` as for ranges. ``wide``: activations have steps to spare, so keys can be centred, and the inputs of
-    ``down`` may be uneven. ``rebased``: the residual stream may have other axes.
+    ``down`` may be uneven. ``rebased``: the residual stream may have other axes. ``mixes``: keys may be mixed.
     """
     basis = basis_for(model) if rebased else None
     if basis is not None:
         model, adapters = basis.of_model(model), [basis.of_adapter(adapter) for adapter in adapters]
         runs = [basis.of_run(added) for added in runs]
     model, adapters, runs = framed(model, adapters, runs, windows, context=context, centred=wide)
-    extent = Extent(model.config, context, centred=wide)
+    if mixes:
+        model, adapters, runs = mixed(model, adapters, runs, windows, context=context)
+    extent = Extent(model, context, centred=wide)
     for added in runs or ({},):
         for ids in windows:
             model.forward(ids, watch=extent.watch(), added=added)

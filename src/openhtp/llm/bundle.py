@@ -22,7 +22,7 @@ from openhtp.llm.checkpoint import folder_of
 from openhtp.llm.config import LlamaConfig
 from openhtp.llm.genie_config import GENIE_CONFIG, genie_config
 
-_ABOUT = "bundle.json"
+BUNDLE_FILE = "bundle.json"
 _TOKENIZER = "tokenizer.json"
 _FORMATS = "data_format_config.json"
 _NATIVE = "QNN_TENSOR_DATA_FORMAT_HMX_WEIGHT_LAYOUT"
@@ -49,7 +49,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     ar: list[int]
     parts: list[list[int]]
     precision: str
-    # Kinds of weights that are stored as two matrices of 8 bits.
+    # Kinds of weights that are stored as two matrices.
     wide: list[str] = []
     native_kv: bool
     native_out: bool
@@ -70,7 +70,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
             if layer == self.model.layers:
                 return
         raise BadModel(
-            f"{_ABOUT} has parts {shown(self.parts)}; expected them from layer 0 to {self.model.layers}"
+            f"{BUNDLE_FILE} has parts {shown(self.parts)}; expected them from layer 0 to {self.model.layers}"
         )
 
 
@@ -166,7 +166,9 @@ class Bundle:
         except OSError as error:
             raise InvalidArgument(f"cannot save to {str(path)!r}: {error.strerror}") from error
         files = self.files()
-        for name in (name for name in files if name != _ABOUT):
+        # A folder that has this file is complete, so one of another bundle goes first, and ours comes last.
+        (path / BUNDLE_FILE).unlink(missing_ok=True)
+        for name in (name for name in files if name != BUNDLE_FILE):
             write_file(path / name, files[name])
         if self.tokenizer is not None and self.tokenizer.is_file() and self.tokenizer != path / _TOKENIZER:
             text = read_file(self.tokenizer, most=_MOST_PART, what="a tokenizer (tokenizer.json)", error=BadModel)
@@ -174,13 +176,12 @@ class Bundle:
         write_file(path / GENIE_CONFIG, json.dumps(self.genie_config(), indent=1).encode())
         if self.about.native_kv:
             write_file(path / _FORMATS, json.dumps(self.data_formats(), indent=1).encode())
-        # Last: a folder that has this file is complete.
-        write_file(path / _ABOUT, files[_ABOUT])
+        write_file(path / BUNDLE_FILE, files[BUNDLE_FILE])
         return path
 
     def files(self) -> dict[str, bytes]:
         """The files of the model by name: its description, its parts and its adapters."""
-        files = {_ABOUT: json.dumps(msgspec.to_builtins(self.about), indent=1).encode()}
+        files = {BUNDLE_FILE: json.dumps(msgspec.to_builtins(self.about), indent=1).encode()}
         numbers = range(1, self.parts + 1)
         for number, binary in zip(numbers, self.binaries, strict=True):
             files[part_name(number, self.parts)] = binary
@@ -201,18 +202,18 @@ class Bundle:
     @classmethod
     def from_files(cls, read: Callable[[str, int], bytes], tokenizer: Path | None) -> Bundle:
         """The bundle whose files ``read(name, most)`` reads."""
-        text = read(_ABOUT, _MOST_ABOUT)
+        text = read(BUNDLE_FILE, _MOST_ABOUT)
         try:
             about = msgspec.json.decode(text, type=About)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadModel(f"{_ABOUT} cannot be read: {error}") from error
+            raise BadModel(f"{BUNDLE_FILE} cannot be read: {error}") from error
         if about.version != _VERSION:
-            raise BadModel(f"{_ABOUT} is of version {about.version}; expected {_VERSION}")
+            raise BadModel(f"{BUNDLE_FILE} is of version {about.version}; expected {_VERSION}")
         about.check_parts()
         count = len(about.parts)
         binaries = [read(part_name(n, count), _MOST_PART) for n in range(1, count + 1)]
         if not about.ar or not about.contexts:
-            raise BadModel(f"{_ABOUT} lists no AR graphs or no contexts")
+            raise BadModel(f"{BUNDLE_FILE} lists no AR graphs or no contexts")
         adapters = {}
         for name in about.adapters:
             check_name(name)
@@ -237,5 +238,5 @@ def adapter_part_name(adapter: str, part: int, parts: int) -> str:
 
 
 def _read(folder: Path, name: str, most: int) -> bytes:
-    what = "a bundle's description" if name == _ABOUT else "a part of a bundle"
+    what = "a bundle's description" if name == BUNDLE_FILE else "a part of a bundle"
     return read_file(folder / name, most=most, what=what, error=BadModel)

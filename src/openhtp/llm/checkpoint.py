@@ -56,7 +56,8 @@ def shape_of(folder: str | os.PathLike[str]) -> LlmShape:
         odd = next((name for name, size in sizes.items() if size < 1), None)
         if odd is not None:
             raise BadModel(f"config.json gives {odd} as {sizes[odd]}; expected a whole number from 1 up")
-        return LlmShape(**sizes)
+        known: dict[str, Any] = sizes
+        return LlmShape(**known)
 
 
 def folder_of(folder: object) -> Path:

@@ -18,6 +18,7 @@ from openhtp.core.errors import InvalidArgument
 from openhtp.core.hmx_layout import BLOCK, CONTEXT_MULTIPLE, MOST_NEW_TOKENS, round_up, sizes_problem
 from openhtp.core.machine import one_blas_thread
 from openhtp.core.tensor import TensorSpec
+from openhtp.cost.llm import MOST_CAREFUL, WIDE_BY_DEFAULT
 from openhtp.llm.adapter import Adapter, AdapterPlan, plan_for
 from openhtp.llm.balancing import balanced
 from openhtp.llm.bundle import About, Bundle, EmbeddingEncoding, graph_name
@@ -46,8 +47,6 @@ _Ends = tuple[list[str], tuple[TensorSpec, ...]]
 
 _PATTERNS = ("A", "B", "C")
 _MOST_AR = 4096
-# Weights from which on compensated rounding has to be asked for: it takes minutes then.
-_MOST_COMPENSATED = 100_000_000
 # Bits of weights that are stored two in a byte.
 _NARROW = 4
 # Tokens that calibration sees at a time.
@@ -65,7 +64,7 @@ def export(
     ar: Sequence[int] = (128, 32, 1),
     parts: int = 1,
     precision: str = "w8a16",
-    wide: Sequence[str] = (),
+    wide: Sequence[str] | str = "auto",
     native_kv: bool | None = None,
     native_out: bool = False,
     concat_kv: bool = False,
@@ -84,7 +83,7 @@ def export(
         ar: how many tokens the graphs take at a time; all share one set of weights.
         parts: how many graphs a pass is split into; fewer yields, or shorter blocking.
         precision: ``w8a16``, ``w8a8`` or ``w4a16``.
-        wide: weights stored as two matrices of 8 bits, such as ``("output", "down")``: nearer to the float model.
+        wide: weights of 12 bits, as two matrices: ``("output", "down")``; ``"auto"``: four in small models.
         native_kv: keep the cache in the matrix unit's layout: the default where it fits without ``concat_kv``.
         native_out: also give new keys and values in it, where ``ar`` is a multiple of 32.
         concat_kv: graphs as AI Hub exports them for Genie: Concat puts new tokens behind a shorter, flat cache.
@@ -96,28 +95,28 @@ def export(
         progress: called with the present work and how far it is.
     """
     chosen = precision_named(precision)
-    lengths = _checked_contexts(_own_context(model.config) if context is None else context)
-    steps = _checked_ar(ar)
+    lengths, steps = _checked_contexts(_own_context(model.config) if context is None else context), _checked_ar(ar)
     native = _checked_native(native_kv, concat_kv, model.config)
     for length in lengths:
         _check_sizes(model, length, steps, native=native, native_out=native_out)
     _check_adapters(adapters, model)
+    compensates = _compensates(rounding, model)
     about = About(
         model=model.config,
         contexts=list(lengths),
         ar=list(steps),
         parts=_borders(model.config.layers, _checked_parts(parts, model)),
         precision=chosen.name,
-        wide=_checked_wide(wide),
+        wide=_checked_wide(wide, chosen, compensates=compensates),
         native_kv=native,
         native_out=native_out,
         masked_softmax=_pattern(masked_softmax, chosen),
         concat_kv=bool(concat_kv),
         adapters=[adapter.name for adapter in adapters],
     )
-    quantize = functools.partial(_quantized, adapters=adapters, calibration=calibration, progress=progress)
     with _fitting_threads(model):
-        return quantize(model, about, compensates=_compensates(rounding, model), embedded=bool(embedding_input))
+        how = {"compensates": compensates, "embedded": bool(embedding_input)}
+        return _quantized(model, about, adapters, calibration, progress, **how)
 
 
 def _fitting_threads(model: Llama) -> contextlib.AbstractContextManager[None]:
@@ -131,10 +130,10 @@ def _quantized(
     about: About,
     adapters: Sequence[Adapter],
     calibration: Sequence[int] | None,
+    progress: Progress | None,
     *,
     compensates: bool,
     embedded: bool,
-    progress: Progress | None,
 ) -> Bundle:
     """Make the bundle that was described: ranges are found, then the graphs are written."""
     report = functools.partial(_tell, progress, "writing a text to calibrate with")
@@ -142,9 +141,18 @@ def _quantized(
     room = plan_for(adapters) if adapters else None
     _tell(progress, "making keys and values even", 0.0)
     runs, wide = _runs(room, adapters, model), precision_named(about.precision).activation.bits == 16
-    rebased = compensates and wide and not embedded
+    careful = compensates and wide
+    # Other axes make the steps of these two smaller, which are small enough if both of them are wide.
+    rebased = careful and not embedded and not {"output", "down"} <= set(about.wide)
     model, adapters, key_ranges = balanced(
-        model, adapters, runs, windows, context=about.contexts[-1], wide=wide, rebased=rebased
+        model,
+        adapters,
+        runs,
+        windows,
+        context=about.contexts[-1],
+        wide=wide,
+        rebased=rebased,
+        mixes=careful,
     )
     room = plan_for(adapters) if adapters else None
     report = functools.partial(_tell, progress, "calibrating")
@@ -199,7 +207,9 @@ def _binaries(
     chosen, count = precision_named(about.precision), len(about.parts)
     chosen = dataclasses.replace(chosen, wide=frozenset(about.wide))
     ranges, levels = _completed(model, seen.ranges), Levels(model, seen.moments, seen.tokens)
-    options = CompileOptions(graph=GRAPH.read({"weights_packing": chosen.weight_bits == _NARROW}))
+    options = CompileOptions(
+        graph=GRAPH.read({"weights_packing": chosen.weight_bits == _NARROW or bool(chosen.wide)})
+    )
     binaries, ends = [], []
     for number, (begin, end) in enumerate(about.parts, 1):
         plans = [
@@ -302,10 +312,14 @@ def _check_sizes(model: Llama, length: int, ar: Sequence[int], *, native: bool, 
         raise InvalidArgument(f"AR-{ar[0]} does not fit a context of {length} tokens")
 
 
-def _checked_wide(wide: object) -> list[str]:
+def _checked_wide(wide: object, precision: Precision, *, compensates: bool) -> list[str]:
+    """The kinds of weights that are wide; by default those that gain most, where weights are rounded with care."""
+    if isinstance(wide, str) and wide == "auto":
+        exact = precision.weight_bits != _NARROW and precision.activation.bits == 16
+        return sorted(WIDE_BY_DEFAULT) if exact and compensates else []
     kinds = items_of(wide, len(INPUTS))
     if kinds is None or not set(kinds) <= set(INPUTS):
-        raise InvalidArgument(f"wide is {shown(wide)}; expected some of {', '.join(INPUTS)}")
+        raise InvalidArgument(f"wide is {shown(wide)}; expected auto, or some of {', '.join(INPUTS)}")
     return sorted({str(kind) for kind in kinds})
 
 
@@ -318,7 +332,7 @@ def _checked_parts(parts: object, model: Llama) -> int:
 
 def _compensates(rounding: object, model: Llama) -> bool:
     if rounding is None:
-        return sum(weight.size for weight in model.weights.values()) <= _MOST_COMPENSATED
+        return sum(weight.size for weight in model.weights.values()) <= MOST_CAREFUL
     if rounding not in ("nearest", "compensated"):
         raise InvalidArgument(f"rounding is {shown(rounding)}; expected nearest, compensated or None")
     return rounding == "compensated"

@@ -23,10 +23,11 @@ from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.ir.builder import GraphBuilder
 from openhtp.ir.graph import Graph
 from openhtp.llm.adapter import AdapterPlan
-from openhtp.llm.model import KEY_CENTRE, Llama, product_factor
+from openhtp.llm.model import KEY_CENTRE, KEY_MIX, Llama, product_factor
 from openhtp.llm.quantizing import (
     FIXED,
     INPUTS,
+    KV_ZERO,
     Levels,
     Precision,
     Range,
@@ -217,7 +218,8 @@ class _Part:
         k = self._in_heads("k", self._linear("k", x, "wk"), config.kv_heads)
         if config.qk_norm:
             q, k = self._norm("q_norm", q), self._norm("k_norm", k)
-        q, k = self._rotated("q", q), self._centred(self._rotated("k", k))
+        q = self._mixed("q", self._rotated("q", q), config.heads)
+        k = self._centred(self._mixed("k", self._rotated("k", k), config.kv_heads))
         v = self._in_heads("v", self._linear("v", x, "wv"), config.kv_heads)
         old = [self._updated("key", layer, keys, k), self._updated("value", layer, values, v)]
         heads = [self._attention(head, q, old) for head in range(config.heads)]
@@ -234,6 +236,19 @@ class _Part:
         if config.post_norms:
             result = self._norm("ffn_post_norm", result)
         return self._binary("after_ffn", "ElementWiseAdd", hidden, result)
+
+    def _mixed(self, name: str, rotated: TensorSpec, heads: int) -> TensorSpec:
+        """Rotated queries or keys with elements mixed head by head, if the layer has a mix."""
+        mix = self._model.weights.get(self._name(KEY_MIX))
+        if mix is None:
+            return rotated
+        # Encoded as a cache is, so that these products are of the same types as those of the attention.
+        stored = np.repeat(mix + KV_ZERO, heads // len(mix), axis=0)[None].astype(np.uint8)
+        signs = self._scribe.constant(self._name(f"{name}_mix"), stored, _U8, ScaleOffset(1.0, -KV_ZERO))
+        quant = self._encoding(f"{name}_mixed")
+        return self._scribe.made(
+            self._name(f"{name}_mixed"), "MatMul", [rotated, signs], rotated.shape, quant=quant
+        )
 
     def _centred(self, keys: TensorSpec) -> TensorSpec:
         """Rotated keys less their centre, if they have one."""

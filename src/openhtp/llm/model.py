@@ -22,6 +22,8 @@ from openhtp.llm.config import LlamaConfig
 Array = npt.NDArray[np.float32]
 # A point [kv_heads, head_dim] that is taken from a layer's rotated keys, if its weights have one.
 KEY_CENTRE = "key_centre"
+# A symmetric matrix [kv_heads, head_dim, head_dim] that a layer's rotated queries and keys are multiplied with.
+KEY_MIX = "key_mix"
 # Gets each tensor with its name; the model goes on with the tensor that it returns.
 Watch = Callable[[str, Array], Array]
 
@@ -249,6 +251,10 @@ class _Pass:
             k = seen("k_norm_out", rms_norm(k, weight("k_norm"), config.eps))
         q = self._rotated(seen, "q", q)
         k = self._rotated(seen, "k", k)
+        mix = self.model.weights.get(f"{prefix}{KEY_MIX}")
+        if mix is not None:
+            q = seen("q_mixed", _mixed(q, mix, config.heads))
+            k = seen("k_mixed", _mixed(k, mix, config.kv_heads))
         centre = self.model.weights.get(f"{prefix}{KEY_CENTRE}")
         if centre is not None:
             k = seen("k_centred", k - np.tile(centre, (len(k) // len(centre), 1))[:, None])
@@ -291,6 +297,12 @@ class _Pass:
         if self.abreast:
             return x.reshape(len(x) * heads, 1, -1)
         return np.ascontiguousarray(x.reshape(len(x), heads, -1).transpose(1, 0, 2))
+
+
+def _mixed(x: Array, mix: Array, heads: int) -> Array:
+    """Elements of each head [heads of one text or several, tokens, head_dim], mixed as its keys are."""
+    of_keys = x.reshape(-1, len(mix), heads // len(mix), *x.shape[1:])
+    return np.asarray((of_keys @ mix[:, None]).reshape(x.shape), np.float32)
 
 
 def _attention(seen: Watch, q: Array, keys: Array, values: Array, cap: float | None) -> Array:

@@ -26,7 +26,7 @@ class Precision:
     name: str
     weight_bits: int
     activation: DType
-    # Kinds of weights that have 16 bits instead, as two matrices of 8.
+    # Kinds of weights that have 12 bits instead, as two matrices of 8 and 4.
     wide: frozenset[str] = frozenset()
 
 
@@ -159,6 +159,8 @@ _BLOCK = 64
 # A share of the mean square of all inputs that is added to the moments: more of it trusts correlations less.
 _LEAST_DAMPING = 0.01
 _MOST_BIAS = 2**31 - 1
+# Steps of 8 and of 4 bits to either side of zero.
+_HIGHEST, _HIGHEST_NARROW = 127, 7
 
 
 Stored = tuple[npt.NDArray[np.int8], AxisScaleOffset]
@@ -185,10 +187,11 @@ class Levels:
         return self._known[name, bits]
 
     def halves_of(self, name: str) -> tuple[Stored, Stored]:
-        """A matrix as the sum of two in 8-bit steps: the second one is what the steps of the first one leave."""
+        """A matrix as the sum of two, in steps of 8 and of 4 bits: the second has what the first leaves."""
         matrix = self._model.weights[name] * np.float32(product_factor(name, self._model.config))
-        high = _nearest(matrix)
-        return high, _nearest(matrix - high[0] * np.array(high[1].scales, np.float32)[:, None])
+        high = _nearest(matrix, _HIGHEST)
+        left = matrix - high[0] * np.array(high[1].scales, np.float32)[:, None]
+        return high, _nearest(left, _HIGHEST_NARROW)
 
     def longest_row(self, name: str) -> float:
         """The largest sum of a row of a matrix's second half, without signs."""
@@ -217,9 +220,9 @@ class Levels:
         return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
 
 
-def _nearest(matrix: Array) -> Stored:
-    """A matrix in 8-bit steps, each weight rounded to the nearest."""
-    scales = np.maximum(np.abs(matrix).max(axis=1), 1e-8) / 127
+def _nearest(matrix: Array, highest: int) -> Stored:
+    """A matrix in up to ``highest`` steps to either side, each weight rounded to the nearest."""
+    scales = np.maximum(np.abs(matrix).max(axis=1), 1e-8) / highest
     stored = np.rint(matrix / scales[:, None]).astype(np.int8)
     return stored, AxisScaleOffset(0, tuple(float(scale) for scale in scales))
 
