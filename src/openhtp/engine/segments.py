@@ -45,12 +45,10 @@ _WAY_SECONDS = 1.1e-4
 _SEGMENT_SECONDS = 4.5e-4
 # A strip of rows is shorter: its time differs most from machine to machine.
 _STRIP_SHARE = 0.7
-# Blocks of channels that a part of a float convolution usually has at the least. The runtime computes up to four
-# at a time from what it has just read: one by itself takes 0.65 to 1.35 times as long as two together; four to six,
-# in parts of two or three, take 0.99 to 1.13 times as long as in one piece.
+# Blocks of channels that a part of a float convolution has at the least. The runtime computes up to four at a time
+# from what it has just read: one by itself takes 0.65 to 1.35 times as long as two together; four to six, in parts
+# of two or three, take 0.99 to 1.13 times as long as in one piece.
 _LEAST_BLOCKS = 2
-# A part that takes longer than so many segments may is made of single blocks all the same.
-_TOO_LATE = 2
 # The cost of a cut, without that of the bytes that cross it.
 _CUT_SECONDS = 1.5e-5
 # Where each filter has one channel, matrix kernels do not help.
@@ -245,19 +243,11 @@ def cuts_of(program: HtpProgram) -> Cuts:
             first = _first_seconds(program, step) / time
             pieces = max(-(-time // limit), in_cache)
             if by_channels:
-                pieces = _channel_pieces(pieces, time / longest, len(possible) + 1)
+                pieces = min(pieces, (len(possible) + 1) // _LEAST_BLOCKS)
             if pieces > 1:
                 ends[number] = even_ends(possible, pieces, first)
     apart = frozenset(step for step in ends if _is_apart(program, step, ends))
     return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, apart)
-
-
-def _channel_pieces(pieces: float, segments: float, blocks: int) -> float:
-    """The number of parts of a float convolution of so many blocks, which takes as long as so many segments."""
-    dense = blocks // _LEAST_BLOCKS
-    if segments > max(dense, 1) * _TOO_LATE:
-        return min(pieces, blocks)
-    return min(pieces, dense)
 
 
 def _first_seconds(program: HtpProgram, step: Step) -> float:
