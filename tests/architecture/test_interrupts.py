@@ -45,7 +45,6 @@ ALLOWED = {
     "engine/workshop.py": {
         "threading.Condition": _OF_OURS,
         "concurrent.futures.ThreadPoolExecutor": _OF_OURS,
-        "concurrent.futures.Future": _OF_OURS,
     },
 }
 # Programs of their own, which end with the interrupt.

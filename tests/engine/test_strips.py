@@ -18,6 +18,9 @@ from openhtp.core.opcall import OpCall
 from openhtp.core.quant import ScaleOffset
 from openhtp.core.tensor import TensorKind, TensorSpec
 from openhtp.engine import seal, segments
+from openhtp.engine.cutting import prepare
+from openhtp.engine.lowering import lower_program
+from openhtp.engine.onnx_graph import parse_model
 from openhtp.engine.ort import OrtEngine, OrtProgram
 from openhtp.engine.prepared import Constant, Manifest, WindowWords
 from openhtp.engine.workshop import Workshop
@@ -322,7 +325,7 @@ def computed_floats(loaded: OrtProgram, program: HtpProgram) -> np.ndarray:
 @pytest.mark.parametrize("activation", [False, True])
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel"),
-    [(3, 64, 3), (64, 64, 3), (64, 64, 1), (32, 40, 3), (20, 72, 3), (7, 50, 5)],
+    [(3, 64, 3), (64, 96, 3), (64, 64, 1), (20, 72, 3), (7, 50, 5)],
 )
 def test_float_convolutions_are_cut_by_channels_with_the_same_result(
     monkeypatch: pytest.MonkeyPatch, channels: int, filters: int, kernel: int, *, activation: bool
@@ -330,9 +333,7 @@ def test_float_convolutions_are_cut_by_channels_with_the_same_result(
     program = float_network(channels=channels, filters=filters, kernel=kernel, activation=activation)
     expected = computed_floats(OrtEngine(yield_points=False).load(program), program)
     assert expected.std() > 1
-    seconds = segments.step_seconds(program)
-    longest = max(seconds) / 3 / segments._STRIP_SHARE
-    monkeypatch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+    at_most_a_third(monkeypatch, program)
     cuts = segments.cuts_of(program)
     (ends,) = cuts.ends.values()
     assert ends == tuple(even_blocks(filters))
@@ -341,17 +342,52 @@ def test_float_convolutions_are_cut_by_channels_with_the_same_result(
     np.testing.assert_array_equal(computed_floats(loaded, program), expected)
 
 
+def at_most_a_third(patch: pytest.MonkeyPatch, program: HtpProgram) -> None:
+    """Let no segment take longer than a third of the longest step."""
+    longest = max(segments.step_seconds(program)) / 3
+    patch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+
+
 def even_blocks(filters: int) -> list[int]:
-    """Ends of three parts, in blocks of 16 filters; of as many parts as there are blocks if there are fewer."""
+    """Ends of three parts, in blocks of 16 filters; of fewer if these would have less than two blocks each."""
     blocks = -(-filters // 16)
-    parts = min(3, blocks)
+    parts = min(3, blocks // 2)
     return [16 * round(blocks * part / parts) for part in range(1, parts)]
+
+
+def test_no_part_of_a_float_convolution_has_less_than_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block by itself takes about as long as two together."""
+    for filters in (24, 32, 48):
+        program = float_network(channels=64, filters=filters)
+        at_most_a_third(monkeypatch, program)
+        assert not segments.cuts_of(program).ends, filters
+
+
+def test_kernels_make_forms_of_small_constants(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> None:
+    """Those inside a part's model, too: the runtime would otherwise put them in order again in each run."""
+    program = network()
+    in_pieces(program, 3)
+    prepared = prepare(program, lower_program(program), 1)
+    assert prepared is not None
+    for part in prepared.parts:
+        assert not part.constants, "all are small"
+        assert not part.unpacked
+
+
+def test_constants_are_named_once_in_a_part(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> None:
+    """Input and result of this convolution have one scale; named twice, it would count as an input."""
+    program = network()
+    in_pieces(program, 3)
+    prepared = prepare(program, lower_program(program), 1)
+    assert prepared is not None
+    for part in prepared.parts:
+        names = [tensor.name for tensor in parse_model(part.model).graph.initializer]
+        assert len(names) == len(set(names))
 
 
 def test_parts_by_channels_are_stored_and_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     program = float_network(channels=64, filters=64)
-    longest = max(segments.step_seconds(program)) / 3 / segments._STRIP_SHARE
-    monkeypatch.setattr(segments, "longest_seconds", lambda seconds: longest * (1 + 1e-9))
+    at_most_a_third(monkeypatch, program)
     # Whatever its size, it is worth storing.
     monkeypatch.setattr("openhtp.engine.ort._is_slow_to_prepare", lambda program: True)
     packed = OrtEngine().pack(program)

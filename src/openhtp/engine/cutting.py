@@ -233,7 +233,10 @@ class _Cutting:
                     self._known[name] = make_value_info(name, onnx_type(window.dtype), window.shape)
             for name, part in strip.filters.items():
                 self._take_part(name, part)
-            constants = (name for node in strip.nodes for name in node.input if name in self._initializers)
+            # Each once: the runtime takes a constant that it is told about twice for an input.
+            constants = dict.fromkeys(
+                name for node in strip.nodes for name in node.input if name in self._initializers
+            )
             segment = Segment(strip.nodes, (*strip.reads, *constants), strip.writes)
             if strip.called:
                 self._open_alike(segment, strip.called, strip.axis)
@@ -292,7 +295,7 @@ class _Cutting:
 
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known, self._told)
-        stage = part.open(self._threads, flowing=self._flowing)
+        stage = part.open(self._threads, flowing=self._flowing, alone=self._cuts.segments == 1)
         if isinstance(stage.session, NativeSession):  # then the type is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
         cut_from = {name: self._cut_from[name] for name in part.constants if name in self._cut_from}
@@ -370,7 +373,7 @@ def _make_part(
     )
     part = make_model(graph, model.opset_import, model.ir_version)
     mine = {name: external[name] for name in constants if name in external}
-    in_place = read_in_place(segment.nodes, mine)
+    in_place, unpacked = read_in_place(segment.nodes, mine)
     mine |= {name: shared(external[name]) for name in in_place}
-    apart, unpacked = kept_apart(segment.nodes, mine), len(in_place) == len(mine)
+    apart = kept_apart(segment.nodes, mine)
     return SegmentModel(model_bytes(part), mine, inputs, segment.outputs, in_place, apart, unpacked=unpacked)

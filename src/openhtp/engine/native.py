@@ -8,9 +8,10 @@ kernels make of equal constants.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import (
     POINTER,
     byref,
@@ -29,13 +30,14 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from openhtp.core.errors import QnnError
 from openhtp.core.shared_library import FOREIGN_WHEEL, OUTDATED, RENEW, check_file, is_outdated, loading_failure
 from openhtp.engine.onnx_graph import numpy_type, onnx_type
 from openhtp.engine.onnxruntime import onnxruntime as ort, part
-from openhtp.engine.opened import BoundSession, End
+from openhtp.engine.opened import BoundSession, End, Sort
 from openhtp.engine.protocol import RowDone, RowWatch
 
 log = logging.getLogger(__name__)
@@ -308,17 +310,32 @@ class NativeSession:
         if used.value > len(fields):
             fields = create_string_buffer(used.value)
             side.check(side.describe(self._handle.place, fields, len(fields), byref(used)))
-        # Here, where sessions are made on several threads, not where all of them are looked at.
-        words = iter(fields.raw[: used.value].split(b"\0"))
-        self._inputs, self._outputs = _read_ends(words), _read_ends(words)
+        self._ends = fields.raw[: used.value]
 
     def inputs(self) -> list[End]:
         """What it reads."""
-        return self._inputs
+        return _read_ends(self._told()[0])
 
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
-        return self._outputs
+        return _read_ends(self._told()[1])
+
+    def fits(self, inputs: Mapping[str, Sort], outputs: Mapping[str, Sort]) -> bool:
+        """Whether it reads and writes just these; a size that it leaves free may be any."""
+        return all(
+            len(told) == len(expected)
+            and all(_fits(told.get(name.encode(), b""), _words_of(*sort)) for name, sort in expected.items())
+            for told, expected in zip(self._told(), (inputs, outputs), strict=True)
+        )
+
+    def _told(self) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        """The names of its inputs and of its outputs, and type and sizes of each in the C side's words."""
+        words = self._ends.split(b"\0")
+        outputs = 2 * int(words[0]) + 1
+        return (
+            dict(zip(words[1:outputs:2], words[2:outputs:2], strict=True)),
+            dict(zip(words[outputs + 1 : -1 : 2], words[outputs + 2 : -1 : 2], strict=True)),
+        )
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays."""
@@ -331,15 +348,30 @@ class NativeSession:
         return BoundSession(partial(side.run, handle.place), (handle, self), handle.place.value or 0)
 
 
-def _read_ends(words: Iterator[bytes]) -> list[End]:
-    """Inputs or outputs as the C side writes them: how many, then name, type, rank and sizes of each."""
+_SEPARATOR = b"\xff"
+
+
+def _read_ends(told: Mapping[bytes, bytes]) -> list[End]:
     ends = []
-    for _ in range(int(next(words))):
-        name, dtype = next(words).decode(), numpy_type(int(next(words)))
-        sizes = [next(words) for _ in range(int(next(words)))]
+    for name, words in told.items():
+        number, *sizes = words.split(_SEPARATOR)
         shape = tuple(size[1:].decode() if size.startswith(b"?") else int(size) for size in sizes)
-        ends.append(End(name, dtype, shape))
+        ends.append(End(name.decode(), numpy_type(int(number)), shape))
     return ends
+
+
+def _fits(told: bytes, expected: bytes) -> bool:
+    if told == expected or b"?" not in told:
+        return told == expected
+    pairs = itertools.zip_longest(told.split(_SEPARATOR), expected.split(_SEPARATOR), fillvalue=b"")
+    return all(expected_size and (size.startswith(b"?") or size == expected_size) for size, expected_size in pairs)
+
+
+@lru_cache(maxsize=1024)
+def _words_of(dtype: np.dtype[Any], shape: tuple[int | str, ...]) -> bytes:
+    """Type and sizes in the C side's words."""
+    sizes = (f"?{size}" if isinstance(size, str) else str(size) for size in shape)
+    return _SEPARATOR.join(word.encode() for word in (str(onnx_type(dtype)), *sizes))
 
 
 def needs_operators(model: bytes) -> bool:

@@ -22,6 +22,17 @@ class End(NamedTuple):
     shape: tuple[int | str, ...]
 
 
+Sort = tuple[np.dtype[Any], tuple[int | str, ...]]
+"""Type and sizes of an end."""
+
+
+def agrees(end: End, known: Sort | None) -> bool:
+    """Whether an end is the value that is known. The runtime compares free sizes when it runs."""
+    if known is None or end.dtype != known[0] or len(end.shape) != len(known[1]):
+        return False
+    return all(isinstance(own, str) or own == size for own, size in zip(end.shape, known[1], strict=True))
+
+
 class BoundSession(NamedTuple):
     """A session with places to read and write. ``call`` computes; it raises or returns words if that failed.
 
@@ -45,6 +56,9 @@ class ComputeSession(Protocol):
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
 
+    def fits(self, inputs: Mapping[str, Sort], outputs: Mapping[str, Sort]) -> bool:
+        """Whether it reads and writes just these; a size that it leaves free may be any."""
+
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays, which must stay where they are."""
 
@@ -65,6 +79,13 @@ class PackagedSession:
     def outputs(self) -> list[End]:
         """What it writes, as far as the runtime knows."""
         return [_end(value) for value in self._session.get_outputs()]
+
+    def fits(self, inputs: Mapping[str, Sort], outputs: Mapping[str, Sort]) -> bool:
+        """Whether it reads and writes just these; a size that it leaves free may be any."""
+        return all(
+            len(ends) == len(expected) and all(agrees(end, expected.get(end.name)) for end in ends)
+            for ends, expected in ((self.inputs(), inputs), (self.outputs(), outputs))
+        )
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> BoundSession:
         """Let it read and write these arrays."""

@@ -24,7 +24,7 @@ from openhtp.engine.lowering import model_sizes
 from openhtp.engine.native import DOMAIN, SharedForms, native
 from openhtp.engine.onnx_graph import IN_MEMORY, model_bytes, numpy_type, onnx_type, parse_model
 from openhtp.engine.onnx_messages import AttributeProto, ModelProto, TensorProto
-from openhtp.engine.opened import End
+from openhtp.engine.opened import End, Sort, agrees
 from openhtp.engine.segments import MAX_SEGMENTS
 from openhtp.engine.sessions import (
     PreparedSegments,
@@ -40,7 +40,7 @@ from openhtp.engine.strips import RowWindow, is_channel_last
 from openhtp.engine.workshop import Making, Workshop
 from openhtp.hw.soc import SocSpec
 from openhtp.program.coding import Coding
-from openhtp.program.container import FileSection, digest, make_section, quick_checksum, read_together
+from openhtp.program.container import FileSection, make_section, quick_checksum, read_together
 from openhtp.program.htp_program import HtpProgram, NativeKv
 from openhtp.program.packed import GraphInfo, PackedGraph, pack_program
 from openhtp.program.sources import FileSource, ReadBuffers
@@ -253,17 +253,8 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
     if any(constant.blob >= len(packed.blobs) for constant in constants):
         raise Unusable("a constant has data that does not exist")
     model = with_free_sizes(words.model) if workshop.shares_forms else words.model
-    key = msgspec.msgpack.encode(
-        (
-            model,  # the buffers name the values that it reads and writes
-            [
-                (one.name, one.dtype, one.shape, one.made, one.begin, one.row_bytes, packed.blobs[one.blob].place)
-                for one in constants
-            ],
-            threads,
-        )
-    )
-
+    # The buffers name the values that it reads and writes, and so does the model.
+    key = (model, tuple((packed.blobs[one.blob].place, msgspec.msgpack.encode(one)) for one in constants), threads)
     in_place = frozenset(manifest.constants[number].name for number in words.in_place)
     apart = frozenset(manifest.constants[number].name for number in words.apart)
 
@@ -271,7 +262,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         ends = tuple(words.inputs), tuple(words.outputs)
         part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
         try:
-            return part.open(threads, forms, lasting=lasting)
+            return part.open(threads, forms, lasting=lasting, alone=len(manifest.parts) == 1)
         except Exception as error:  # the runtime's own exceptions have no base in common
             raise Unusable(f"the CPU runtime refuses it: {error}") from error
 
@@ -300,7 +291,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         constant.blob: constant.nbytes if constant.row_bytes is None else _stored_bytes(packed, constant)
         for constant in constants
     }
-    return Making(digest(memoryview(key)), sum(sizes.values()), make, starts_threads=threads > 1)
+    return Making(key, sum(sizes.values()), make, starts_threads=threads > 1)
 
 
 def _is_own(packed: PackedGraph, constant: Constant) -> bool:
@@ -475,9 +466,6 @@ _GRAPHS = {AttributeProto.GRAPH, AttributeProto.GRAPHS}
 # Large constants are stored beside the model; the rest is small.
 _MOST_MODEL_BYTES = 64 << 20
 
-# Type and sizes of a value where two parts, or a part and the client, meet.
-_End = tuple[np.dtype[Any], tuple[int | str, ...]]
-
 
 def inspect_part(data: bytes, constants: Collection[str]) -> None:
     """Raise Unusable unless a part's model is a plain graph whose data is all at hand: that of these constants."""
@@ -516,20 +504,19 @@ def inspect_sessions(staged: Staged, info: GraphInfo) -> None:
     specs = (*info.inputs, *info.updateable_statics)
     inputs = {f"in:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in specs}
     outputs = {f"out:{spec.name}": (spec.dtype.numpy, model_sizes(spec)) for spec in info.outputs}
-    between: dict[str, _End] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
+    between: dict[str, Sort] = {name: (buffer.dtype, buffer.shape) for name, buffer in staged.buffers.items()}
     whole_bytes = _windows_in_bounds(staged, info)
     windows = {name: (window.dtype, window.shape) for name, window in staged.windows.items()}
     made = outputs | between | windows
     written: set[str] = set()
     begun: dict[str, tuple[int, int]] = {}
     for stage in staged.stages:
-        reads: dict[str, _End] = {}
+        reads: dict[str, Sort] = {}
         for name in stage.inputs:
             whole = staged.windows[name].of if name in windows else name
             if whole in inputs or (whole in written and whole in between):
                 reads[name] = windows[name] if name in windows else inputs.get(name) or between[name]
-        _check_ends(stage.session.inputs(), stage.inputs, stage.called, reads)
-        _check_ends(stage.session.outputs(), stage.outputs, stage.called, made)
+        _check_ends(stage, reads, made)
         if written.intersection(stage.outputs) or begun.keys() & set(stage.outputs):
             raise Unusable("a value is made twice")
         for name in stage.outputs:
@@ -559,20 +546,27 @@ def _windows_in_bounds(staged: Staged, info: GraphInfo) -> dict[str, int]:
     return sizes
 
 
-def _agrees(value: End, known: _End | None) -> bool:
-    """Whether a session's end is the value that is known. The runtime compares free sizes when it runs."""
-    if known is None or value.dtype != known[0] or len(value.shape) != len(known[1]):
-        return False
-    return all(isinstance(own, str) or own == size for own, size in zip(value.shape, known[1], strict=True))
+def _check_ends(stage: SegmentSession, reads: Mapping[str, Sort], made: Mapping[str, Sort]) -> None:
+    """Raise Unusable unless a stage reads and makes what it says, and that is as it is known."""
+    called = stage.called
+    if all(name in reads for name in stage.inputs) and all(name in made for name in stage.outputs):
+        inputs = {called.get(name, name): reads[name] for name in stage.inputs}
+        outputs = {called.get(name, name): made[name] for name in stage.outputs}
+        as_many = len(inputs) == len(stage.inputs) and len(outputs) == len(stage.outputs)
+        if as_many and stage.session.fits(inputs, outputs):
+            return
+    # Otherwise something is wrong; what it is takes longer to find out.
+    _check_values(stage.session.inputs(), stage.inputs, called, reads)
+    _check_values(stage.session.outputs(), stage.outputs, called, made)
 
 
-def _check_ends(
-    values: list[End], names: tuple[str, ...], called: Mapping[str, str], known: Mapping[str, _End]
+def _check_values(
+    values: list[End], names: tuple[str, ...], called: Mapping[str, str], known: Mapping[str, Sort]
 ) -> None:
     name_of = {called.get(name, name): name for name in names}
     if len(name_of) != len(names) or sorted(value.name for value in values) != sorted(name_of):
         raise Unusable("a part reads or makes other values than it says")
     for value in values:
         name = name_of[value.name]
-        if not _agrees(value, known.get(name)):
+        if not agrees(value, known.get(name)):
             raise Unusable(f"value {name!r} has another type or shape, or comes from nowhere")

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -100,27 +100,36 @@ class SegmentModel:
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def open(
-        self, threads: int, forms: SharedForms | None = None, *, lasting: bool = True, flowing: bool = False
+        self,
+        threads: int,
+        forms: SharedForms | None = None,
+        *,
+        lasting: bool = True,
+        flowing: bool = False,
+        alone: bool = False,
     ) -> SegmentSession:
         """Make the session. It shares ``forms`` with other sessions that are made with them.
 
         Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place. Where
-        values are ``flowing``, the runtime's package makes it.
+        values are ``flowing``, the runtime's package makes it. ``alone``: it is a whole program.
         """
+        manner = PartManner(threads, self.unpacked, alone)
         side = None if flowing else native()
-        session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
+        session = self._packaged(manner) if side is None else self._native(side, manner, forms, lasting=lasting)
         return SegmentSession(session, self.inputs, self.outputs, self.called)
 
-    def _native(self, side: Native, threads: int, forms: SharedForms | None, *, lasting: bool) -> NativeSession:
+    def _native(
+        self, side: Native, manner: PartManner, forms: SharedForms | None, *, lasting: bool
+    ) -> NativeSession:
         constants = {
             name: aligned(array) if name in self.in_place else array for name, array in self.constants.items()
         }
 
         def make(shared: SharedForms | None) -> NativeSession:
             if not constants:
-                options = _chosen_options(side, threads, self.unpacked, needs_operators(self.model))
+                options = _chosen_options(side, manner, needs_operators(self.model))
                 return NativeSession(side, self.model, {}, options, shared)
-            options = self._options(threads)
+            options = self._options(manner)
             # Where some are shared, the runtime refuses those that cannot be: it gets a copy of them.
             copied = {} if shared is None else {name: constants[name] for name in self.apart}
             add_external(options, copied)
@@ -139,13 +148,13 @@ class SegmentModel:
             session = make(forms)
         return session
 
-    def _options(self, threads: int) -> Any:
-        options = _part_options(threads, self.unpacked)
+    def _options(self, manner: PartManner) -> Any:
+        options = _part_options(manner)
         options.add_session_config_entry(_FOLDER, _HERE)
         return options
 
-    def _packaged(self, threads: int) -> PackagedSession:
-        options = self._options(threads)
+    def _packaged(self, manner: PartManner) -> PackagedSession:
+        options = self._options(manner)
         if needs_operators(self.model):
             offer_operators(options)
         in_place = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
@@ -157,17 +166,28 @@ class SegmentModel:
         return PackagedSession(session, in_place)
 
 
-def _part_options(threads: int, unpacked: bool) -> Any:
-    options = session_options(threads, optimise=False)
-    if unpacked:
+class PartManner(NamedTuple):
+    """How the session of a part is made: threads, no forms of constants, and whether it is a whole program."""
+
+    threads: int = 1
+    unpacked: bool = False
+    alone: bool = False
+
+
+def _part_options(manner: PartManner) -> Any:
+    options = session_options(manner.threads, optimise=False)
+    # With a pattern, the runtime begins each run by taking all memory of the session in one piece. Sessions that
+    # take turns do without: a piece for each value is more often one that is still in the cache.
+    options.enable_mem_pattern = manner.alone
+    if manner.unpacked:
         options.add_session_config_entry(_NO_OWN_FORMS, "1")
     return options
 
 
 @cache
-def _chosen_options(side: Native, threads: int, unpacked: bool, operators: bool) -> ChosenOptions:
+def _chosen_options(side: Native, manner: PartManner, operators: bool) -> ChosenOptions:
     """The options of all parts without large constants: choosing them takes a third as long as a small session."""
-    return side.choose(_part_options(threads, unpacked), operators=operators)
+    return side.choose(_part_options(manner), operators=operators)
 
 
 def _with_value(array: Array) -> tuple[Array, Any]:
@@ -326,19 +346,25 @@ def add_external(options: Any, external: Mapping[str, Array]) -> None:
         options.add_external_initializers(list(external), values)
 
 
-def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> frozenset[str]:
-    """The constants of a session that operators read as they are, without a form of their own."""
+def read_in_place(nodes: Sequence[Any], names: Iterable[str]) -> tuple[frozenset[str], bool]:
+    """The constants of a session that operators read as they are, and whether they must be told to.
+
+    Operators that are told make no form of any constant, those inside the model included, and put these in order
+    in each run. So they are told only if all large constants are read as they are then.
+    """
     large = frozenset(names)
-    for operators in (_IN_PLACE | _IN_PLACE_IF_TOLD, _IN_PLACE):
-        others = {
+    others = frozenset[str]()
+    for operators, told in ((_IN_PLACE | _IN_PLACE_IF_TOLD, True), (_IN_PLACE, False)):
+        others = large.intersection(
             name
             for node in nodes
             if node.domain != DOMAIN and (node.domain, node.op_type) not in operators
             for name in node.input
-        }
-        if not large & others:
-            break
-    return large - others
+        )
+        if told and large and not others:
+            needs_telling = any((node.domain, node.op_type) in _IN_PLACE_IF_TOLD for node in nodes)
+            return large, needs_telling
+    return large - others, False
 
 
 def kept_apart(nodes: Iterable[Any], names: Collection[str]) -> frozenset[str]:

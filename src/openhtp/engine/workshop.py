@@ -6,7 +6,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from openhtp.core import machine
+from openhtp.core.latches import Promise
 from openhtp.core.machine import give_back_freed
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Making:
     ``starts_threads``: on which processors these may be is what they inherit.
     """
 
-    key: bytes
+    key: Hashable
     nbytes: int
     make: Callable[[], SegmentSession]
     starts_threads: bool = False
@@ -109,8 +110,8 @@ class Workshop:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._taken = 0
-        self._made: dict[bytes, Future[SegmentSession]] = {}
-        self._held: dict[Hashable, Future[Array]] = {}
+        self._made: dict[Hashable, Promise[SegmentSession]] = {}
+        self._held: dict[Hashable, Promise[Array]] = {}
         self._used: Counter[Hashable] = Counter()
         self.shares_forms = shares_forms
         self._forms: SharedForms | None = None
@@ -144,16 +145,13 @@ class Workshop:
         It is kept until all sessions are made, or until so many ``uses``.
         """
         with self._lock:
-            future = self._held.get(key)
-            mine = future is None
-            if future is None:
-                future = self._held[key] = Future()
+            promise = self._held.get(key)
+            mine = promise is None
+            if promise is None:
+                promise = self._held[key] = Promise()
         if mine:
-            try:
-                future.set_result(make())
-            except BaseException as error:
-                future.set_exception(error)
-        array = future.result()
+            promise.settle(make)
+        array = promise.result()
         if uses is not None:
             with self._lock:
                 self._used[key] += 1
@@ -167,21 +165,23 @@ class Workshop:
 
         Raises what the first that failed raised, when none of them is under way any more.
         """
-        todo: deque[tuple[Making, Future[SegmentSession]]] = deque()
+        todo: list[tuple[Making, Promise[SegmentSession]]] = []
+        promises = []
         with self._lock:
-            for making in sorted(makings, key=lambda making: -making.nbytes):
-                if making.key not in self._made:
-                    self._made[making.key] = Future()
-                    todo.append((making, self._made[making.key]))
-            futures = [self._made[making.key] for making in makings]
-        self._do(todo)
-        failed: list[BaseException] = [error for future in futures if (error := future.exception()) is not None]
+            for making in makings:
+                promise = self._made.get(making.key)
+                if promise is None:
+                    promise = self._made[making.key] = Promise()
+                    todo.append((making, promise))
+                promises.append(promise)
+        self._do(deque(sorted(todo, key=lambda one: -one[0].nbytes)))
+        failed = [error for promise in promises if (error := promise.exception()) is not None]
         give_back_copies(sum(making.nbytes for making in makings))
         if failed:
             raise failed[0]
-        return [future.result() for future in futures]
+        return [promise.result() for promise in promises]
 
-    def _do(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
+    def _do(self, todo: deque[tuple[Making, Promise[SegmentSession]]]) -> None:
         """Work here and on idle threads until all is done.
 
         Where other workshops are busy, too, as for a list of contexts, they have the other processors.
@@ -195,30 +195,28 @@ class Workshop:
                 if not helper.cancel():  # it has begun
                     helper.result()
 
-    def _threads(self, todo: Iterable[tuple[Making, Future[SegmentSession]]]) -> int:
+    def _threads(self, todo: Iterable[tuple[Making, Promise[SegmentSession]]]) -> int:
         available = machine.processor_count()
         if self._all_threads:
             return available
         is_short = sum(making.cost for making, _ in todo) <= _SHORT
         return _THREADS if is_short or available > _THREADS else 1
 
-    def _help(self, todo: deque[tuple[Making, Future[SegmentSession]]], whose: int) -> None:
+    def _help(self, todo: deque[tuple[Making, Promise[SegmentSession]]], whose: int) -> None:
         with machine.away_from(whose):
             self._do_next(todo)
 
-    def _do_next(self, todo: deque[tuple[Making, Future[SegmentSession]]]) -> None:
+    def _do_next(self, todo: deque[tuple[Making, Promise[SegmentSession]]]) -> None:
         while (taken := self._take(todo)) is not None:
-            making, future = taken
+            making, promise = taken
             try:
-                future.set_result(making.make())
-            except BaseException as error:
-                future.set_exception(error)
+                promise.settle(making.make)
             finally:
                 self._leave(making)
 
     def _take(
-        self, todo: deque[tuple[Making, Future[SegmentSession]]]
-    ) -> tuple[Making, Future[SegmentSession]] | None:
+        self, todo: deque[tuple[Making, Promise[SegmentSession]]]
+    ) -> tuple[Making, Promise[SegmentSession]] | None:
         """The next one, when there is room for its data; None if another thread took the last.
 
         A thread that waits for room has taken none yet: parts of one whole would otherwise be made far apart, and

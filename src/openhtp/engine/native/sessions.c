@@ -26,6 +26,7 @@
 
 #define API __attribute__((visibility("default")))
 #define MOST_SIZES 16
+#define SEPARATOR "\xff" /* in no name, as names are UTF-8 */
 
 /* Places in the table. Its version 8 was the first to have all of them. */
 enum {
@@ -232,21 +233,26 @@ struct text {
     size_t room, used;
 };
 
-static void add_field(struct text *text, const char *mark, const char *field)
+static void add_bytes(struct text *text, const char *bytes, size_t count)
 {
-    size_t left = text->used < text->room ? text->room - text->used : 0;
-    text->used += (size_t)snprintf(left ? text->fields + text->used : NULL, left, "%s%s", mark, field) + 1;
+    if (text->used < text->room)
+        memcpy(text->fields + text->used, bytes, count < text->room - text->used ? count : text->room - text->used);
+    text->used += count;
 }
 
 static void add_number(struct text *text, int64_t number)
 {
     char digits[24];
-    snprintf(digits, sizeof digits, "%lld", (long long)number);
-    add_field(text, "", digits);
+    char *first = digits + sizeof digits;
+    uint64_t rest = (uint64_t)number; /* sizes and types are never below 0 */
+    do
+        *--first = (char)('0' + rest % 10);
+    while (rest /= 10);
+    add_bytes(text, first, (size_t)(digits + sizeof digits - first));
 }
 
-/* Adds type and sizes of an end: the number of its type, that of its sizes, and each of them; one that is free is a
- * question mark and its name. */
+/* Adds a field with type and sizes of an end: numbers, each with SEPARATOR before it. Instead of a size that is free
+ * there are a question mark and its name. */
 static status add_type(const void *tensor, struct text *text)
 {
     int64_t sizes[MOST_SIZES];
@@ -265,12 +271,14 @@ static status add_type(const void *tensor, struct text *text)
     if (failed)
         return failed;
     add_number(text, type);
-    add_number(text, (int64_t)rank);
-    for (size_t i = 0; i < rank; i++)
+    for (size_t i = 0; i < rank; i++) {
+        add_bytes(text, sizes[i] >= 0 ? SEPARATOR : SEPARATOR "?", sizes[i] >= 0 ? 1 : 2);
         if (sizes[i] >= 0)
             add_number(text, sizes[i]);
         else
-            add_field(text, "?", symbols[i]);
+            add_bytes(text, symbols[i], strlen(symbols[i]));
+    }
+    add_bytes(text, "", 1);
     return NULL;
 }
 
@@ -283,7 +291,7 @@ static status add_end(void *session, int output, size_t place, struct text *text
     status failed = CALL(output ? OUTPUT_NAME : INPUT_NAME, void *, size_t, void *, char **)(session, place, names,
                                                                                             &name);
     if (!failed) {
-        add_field(text, "", name);
+        add_bytes(text, name, strlen(name) + 1);
         CALL(ALLOCATOR_FREE, void *, void *)(names, name);
         failed = CALL(output ? OUTPUT_TYPE : INPUT_TYPE, void *, size_t, void **)(session, place, &type_info);
     }
@@ -307,7 +315,10 @@ API status openhtp_describe(void *session, char *fields, size_t room, size_t *us
     for (int output = 0; output < 2 && !failed; output++) {
         size_t count = 0;
         failed = CALL(output ? COUNT_OUTPUTS : COUNT_INPUTS, void *, size_t *)(session, &count);
-        add_number(&text, (int64_t)count);
+        if (!failed) {
+            add_number(&text, (int64_t)count);
+            add_bytes(&text, "", 1);
+        }
         for (size_t i = 0; i < count && !failed; i++)
             failed = add_end(session, output, i, &text);
     }
