@@ -355,12 +355,26 @@ def even_blocks(filters: int) -> list[int]:
     return [16 * round(blocks * part / parts) for part in range(1, parts)]
 
 
-def test_no_part_of_a_float_convolution_has_less_than_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block by itself takes about as long as two together."""
+def test_no_part_of_a_short_float_convolution_has_less_than_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block by itself takes about as long as two together: in a short program that is not worth it."""
     for filters in (24, 32, 48):
         program = float_network(channels=64, filters=filters)
         at_most_a_third(monkeypatch, program)
         assert not segments.cuts_of(program).ends, filters
+
+
+def test_a_float_convolution_that_keeps_others_waiting_is_cut_into_single_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = float_network(channels=64, filters=32)
+    steps = segments.step_seconds(program)
+    # As in a long program: such a convolution takes far longer than segments of usual length.
+    scale = 100 * segments._SEGMENT_SECONDS / max(steps)
+    monkeypatch.setattr(segments, "step_seconds", lambda program: [scale * seconds for seconds in steps])
+    for share, ends in ((1.4, []), (1.6, [(16,)])):
+        longest = 100 * segments._SEGMENT_SECONDS / share
+        monkeypatch.setattr(segments, "longest_seconds", lambda seconds, longest=longest: longest)
+        assert list(segments.cuts_of(program).ends.values()) == ends, share
 
 
 def test_kernels_make_forms_of_small_constants(in_pieces: Callable[[HtpProgram, int], segments.Cuts]) -> None:

@@ -47,8 +47,10 @@ _SEGMENT_SECONDS = 4.5e-4
 _STRIP_SHARE = 0.7
 # Blocks of channels that a part of a float convolution has at the least. The runtime computes up to four at a time
 # from what it has just read: one by itself takes 0.65 to 1.35 times as long as two together; four to six, in parts
-# of two or three, take 0.99 to 1.13 times as long as in one piece.
+# of two or three, take 0.99 to 1.13 times as long as in one piece. In a program that is not short, a convolution
+# that would keep an urgent graph waiting for much longer than a segment may is cut into single ones all the same.
 _LEAST_BLOCKS = 2
+_MUCH_TOO_LONG = 1.5
 # The cost of a cut, without that of the bytes that cross it.
 _CUT_SECONDS = 1.5e-5
 # Where each filter has one channel, matrix kernels do not help.
@@ -243,11 +245,16 @@ def cuts_of(program: HtpProgram) -> Cuts:
             first = _first_seconds(program, step) / time
             pieces = max(-(-time // limit), in_cache)
             if by_channels:
-                pieces = min(pieces, (len(possible) + 1) // _LEAST_BLOCKS)
+                pieces = min(pieces, (len(possible) + 1) // _least_blocks(time, longest))
             if pieces > 1:
                 ends[number] = even_ends(possible, pieces, first)
     apart = frozenset(step for step in ends if _is_apart(program, step, ends))
     return Cuts(tuple(choose_cuts(seconds, crossing_bytes(program), longest, ends)), ends, apart)
+
+
+def _least_blocks(seconds: float, longest: float) -> int:
+    """How many blocks of channels each part has at the least of a float convolution that takes so long."""
+    return 1 if longest > _SEGMENT_SECONDS and seconds > _MUCH_TOO_LONG * longest else _LEAST_BLOCKS
 
 
 def _first_seconds(program: HtpProgram, step: Step) -> float:
