@@ -31,7 +31,7 @@ from openhtp.engine.onnx_graph import external_tensor, model_bytes, parse_model
 from openhtp.engine.opened import End, PackagedSession
 from openhtp.engine.ort import OrtEngine, OrtRun
 from openhtp.engine.protocol import NOT_IN_A_ROW, RowWatch
-from openhtp.engine.sessions import PartManner, SegmentModel, _part_options, optimised
+from openhtp.engine.sessions import SegmentModel, optimised
 from openhtp.hw.catalog import find_soc
 from openhtp.program.htp_program import HtpProgram
 
@@ -92,7 +92,7 @@ def test_results_are_those_of_the_package(side: Native, quantized: bool, request
 
 def test_ends_are_told_as_the_package_tells_them(side: Native) -> None:
     part = product(3, np.ones((8, 5), np.float32))
-    for session in (part.open(1).session, part._packaged(PartManner())):
+    for session in (part.open(1).session, part._packaged(1)):
         assert session.inputs() == [End("x", np.dtype("float32"), (3, 8))]
         assert session.outputs() == [End("y", np.dtype("float32"), (3, 5))]
 
@@ -121,7 +121,7 @@ def test_a_session_fits_values_of_its_types_and_sizes(side: Native) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     part = SegmentModel(model_bytes(model), {}, ("x",), ("y",))
     floats = np.dtype(np.float32)
-    for session in (part.open(1).session, part._packaged(PartManner())):
+    for session in (part.open(1).session, part._packaged(1)):
         assert session.fits({"x": (floats, (3, 4))}, {"y": (floats, (3, 4))})
         assert session.fits({"x": (floats, ("n", 4))}, {"y": (floats, (12345, 4))})
         for other in ((floats, (3, 5)), (floats, (3,)), (floats, (3, 4, 1)), (np.dtype(np.uint8), (3, 4))):
@@ -130,11 +130,6 @@ def test_a_session_fits_values_of_its_types_and_sizes(side: Native) -> None:
         assert not session.fits({"z": (floats, (3, 4))}, {"y": (floats, (3, 4))})
         assert not session.fits({"x": (floats, (3, 4)), "z": (floats, (3, 4))}, {"y": (floats, (3, 4))})
         assert not session.fits({}, {"y": (floats, (3, 4))})
-
-
-def test_sessions_that_take_turns_begin_without_a_pattern_of_memory(side: Native) -> None:
-    assert _part_options(PartManner(alone=True)).enable_mem_pattern
-    assert not _part_options(PartManner()).enable_mem_pattern
 
 
 def test_what_the_session_reads_is_kept_and_nothing_else(side: Native) -> None:
@@ -173,7 +168,7 @@ def test_memory_that_cannot_be_written_can_be_lent(side: Native) -> None:
     assert not weights.flags.writeable
     part = product(1, weights)
     x = np.arange(8, dtype=np.float32).reshape(1, 8)
-    np.testing.assert_array_equal(computed(part, part._native(side, PartManner(), None, lasting=True), x), x)
+    np.testing.assert_array_equal(computed(part, part._native(side, 1, None, lasting=True), x), x)
 
 
 def test_shared_forms_compute_the_same_and_outlive_who_made_them(side: Native) -> None:
@@ -181,12 +176,12 @@ def test_shared_forms_compute_the_same_and_outlive_who_made_them(side: Native) -
     weights = rng.random((96, 80), np.float32)
     forms = SharedForms(side)
     few, many = product(1, weights), product(40, weights)
-    first = few._native(side, PartManner(), forms, lasting=True)
-    second = many._native(side, PartManner(), forms, lasting=True)
+    first = few._native(side, 1, forms, lasting=True)
+    second = many._native(side, 1, forms, lasting=True)
     del first, forms
     gc.collect()
     x = rng.random((40, 96), np.float32)
-    alone = many._native(side, PartManner(), None, lasting=True)
+    alone = many._native(side, 1, None, lasting=True)
     np.testing.assert_array_equal(computed(many, second, x), computed(many, alone, x))
 
 
@@ -197,7 +192,6 @@ from pathlib import Path
 from openhtp.engine import native
 native.FOLDER = Path({str(sessions_folder)!r})
 from openhtp.core.machine import give_back_freed
-from openhtp.engine.sessions import PartManner
 from tests.engine.test_native_sessions import product
 side = native.native()
 def resident():
@@ -208,7 +202,7 @@ def grown(forms):
     kept, before = [], resident()
     for rows in (1, 2, 3):
         weights = np.random.default_rng(3).random((2048, 2048), np.float32)
-        kept.append(product(rows, weights)._native(side, PartManner(), forms, lasting=True))
+        kept.append(product(rows, weights)._native(side, 1, forms, lasting=True))
         del weights
     return resident() - before, kept
 product(1, np.ones((64, 64), np.float32)).open(1)

@@ -295,7 +295,7 @@ class _Cutting:
 
     def _open(self, segment: Segment) -> None:
         part = _make_part(self._model, segment, self._initializers, self._external, self._known, self._told)
-        stage = part.open(self._threads, flowing=self._flowing, alone=self._cuts.segments == 1)
+        stage = part.open(self._threads, flowing=self._flowing)
         if isinstance(stage.session, NativeSession):  # then the type is known, not guessed
             part = dataclasses.replace(part, in_place=frozenset(stage.session.reads))
         cut_from = {name: self._cut_from[name] for name in part.constants if name in self._cut_from}

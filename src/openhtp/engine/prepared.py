@@ -262,7 +262,7 @@ def _making(packed: PackedGraph, manifest: Manifest, words: PartWords, threads: 
         ends = tuple(words.inputs), tuple(words.outputs)
         part = SegmentModel(model, arrays, *ends, in_place, apart, unpacked=words.unpacked)
         try:
-            return part.open(threads, forms, lasting=lasting, alone=len(manifest.parts) == 1)
+            return part.open(threads, forms, lasting=lasting)
         except Exception as error:  # the runtime's own exceptions have no base in common
             raise Unusable(f"the CPU runtime refuses it: {error}") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,30 +106,26 @@ class SegmentModel:
         *,
         lasting: bool = True,
         flowing: bool = False,
-        alone: bool = False,
     ) -> SegmentSession:
         """Make the session. It shares ``forms`` with other sessions that are made with them.
 
         Unless the constants are ``lasting`` none of them is needed any more afterwards but those in place. Where
-        values are ``flowing``, the runtime's package makes it. ``alone``: it is a whole program.
+        values are ``flowing``, the runtime's package makes it.
         """
-        manner = PartManner(threads, self.unpacked, alone)
         side = None if flowing else native()
-        session = self._packaged(manner) if side is None else self._native(side, manner, forms, lasting=lasting)
+        session = self._packaged(threads) if side is None else self._native(side, threads, forms, lasting=lasting)
         return SegmentSession(session, self.inputs, self.outputs, self.called)
 
-    def _native(
-        self, side: Native, manner: PartManner, forms: SharedForms | None, *, lasting: bool
-    ) -> NativeSession:
+    def _native(self, side: Native, threads: int, forms: SharedForms | None, *, lasting: bool) -> NativeSession:
         constants = {
             name: aligned(array) if name in self.in_place else array for name, array in self.constants.items()
         }
 
         def make(shared: SharedForms | None) -> NativeSession:
             if not constants:
-                options = _chosen_options(side, manner, needs_operators(self.model))
+                options = _chosen_options(side, threads, self.unpacked, needs_operators(self.model))
                 return NativeSession(side, self.model, {}, options, shared)
-            options = self._options(manner)
+            options = self._options(threads)
             # Where some are shared, the runtime refuses those that cannot be: it gets a copy of them.
             copied = {} if shared is None else {name: constants[name] for name in self.apart}
             add_external(options, copied)
@@ -148,13 +144,13 @@ class SegmentModel:
             session = make(forms)
         return session
 
-    def _options(self, manner: PartManner) -> Any:
-        options = _part_options(manner)
+    def _options(self, threads: int) -> Any:
+        options = _part_options(threads, self.unpacked)
         options.add_session_config_entry(_FOLDER, _HERE)
         return options
 
-    def _packaged(self, manner: PartManner) -> PackagedSession:
-        options = self._options(manner)
+    def _packaged(self, threads: int) -> PackagedSession:
+        options = self._options(threads)
         if needs_operators(self.model):
             offer_operators(options)
         in_place = {name: _with_value(aligned(self.constants[name])) for name in sorted(self.in_place)}
@@ -166,28 +162,17 @@ class SegmentModel:
         return PackagedSession(session, in_place)
 
 
-class PartManner(NamedTuple):
-    """How the session of a part is made: threads, no forms of constants, and whether it is a whole program."""
-
-    threads: int = 1
-    unpacked: bool = False
-    alone: bool = False
-
-
-def _part_options(manner: PartManner) -> Any:
-    options = session_options(manner.threads, optimise=False)
-    # With a pattern, the runtime begins each run by taking all memory of the session in one piece. Sessions that
-    # take turns do without: a piece for each value is more often one that is still in the cache.
-    options.enable_mem_pattern = manner.alone
-    if manner.unpacked:
+def _part_options(threads: int, unpacked: bool) -> Any:
+    options = session_options(threads, optimise=False)
+    if unpacked:
         options.add_session_config_entry(_NO_OWN_FORMS, "1")
     return options
 
 
 @cache
-def _chosen_options(side: Native, manner: PartManner, operators: bool) -> ChosenOptions:
+def _chosen_options(side: Native, threads: int, unpacked: bool, operators: bool) -> ChosenOptions:
     """The options of all parts without large constants: choosing them takes a third as long as a small session."""
-    return side.choose(_part_options(manner), operators=operators)
+    return side.choose(_part_options(threads, unpacked), operators=operators)
 
 
 def _with_value(array: Array) -> tuple[Array, Any]:
