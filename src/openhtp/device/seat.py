@@ -164,7 +164,7 @@ LOOK_NS = 500_000
 SOON_NS = 1_000_000
 # How many times it just sleeps after it looked in vain, or lost its processor to somebody else: more each time,
 # until it has found something as often. Who sleeps gets a busy processor sooner than who used it up by looking.
-_AFTER_VAIN, _AFTER_LOSS, _MOST_RESTS = 2, 64, 1024
+_AFTER_VAIN, _AFTER_LOSS, _MOST_RESTS = 2, 8, 1024
 
 
 class NewsWatch:

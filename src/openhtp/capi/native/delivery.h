@@ -84,7 +84,7 @@ static word put_notice(struct delivery *d, notify_function function, void *param
 
 /* How long before and after the time at which a notice is expected the thread looks for it. Two looks lie less than a
    microsecond apart, and so far only if somebody else had the processor. */
-enum { EARLY_NS = 50000, LATE_NS = 50000, TAKEN_NS = 25000, FEWEST_RESTS = 2, AFTER_LOSS = 256, MOST_FAILURES = 10,
+enum { EARLY_NS = 50000, LATE_NS = 50000, TAKEN_NS = 25000, FEWEST_RESTS = 2, AFTER_LOSS = 8, MOST_FAILURES = 10,
        TIMER_SLACK_NS = 1000 };
 
 /* Sleep until shortly before a notice is expected, and look for it then: waking a thread takes whoever wakes it longer
