@@ -217,10 +217,22 @@ def test_a_loop_that_finds_something_again_looks_as_before(watch: NewsWatch) -> 
     assert looks(watch, 100, found=True) > 90
 
 
-def test_a_loop_whose_processor_somebody_else_needs_sleeps_for_long(watch: NewsWatch) -> None:
+def test_a_loop_whose_processor_was_taken_once_soon_looks_again(watch: NewsWatch) -> None:
     looks(watch, 1, found=True, was_taken=True)
-    assert looks(watch, 50, found=True) == 0
+    assert looks(watch, 5, found=True) == 0
     assert looks(watch, 1000, found=True) > 900
+
+
+def test_a_loop_whose_processor_somebody_else_needs_hardly_looks(watch: NewsWatch) -> None:
+    assert looks(watch, 100_000, found=True, was_taken=True) < 120
+
+
+def test_a_loop_whose_processor_is_taken_now_and_then_looks_most_of_the_time(watch: NewsWatch) -> None:
+    """A host takes it away for milliseconds, as if it were nobody's."""
+    count = 0
+    for _ in range(100):
+        count += looks(watch, 199, found=True) + looks(watch, 1, found=True, was_taken=True)
+    assert count > 18_000
 
 
 def test_a_wait_ends_with_news_and_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
