@@ -83,7 +83,7 @@ def test_an_estimate_counts_wide_weights(tmp_path: Path) -> None:
     assert wide["pass_ms"] > plain["pass_ms"]
     assert row("llama-3.2-1b")["wide"] == []
     assert row("llama-3.2-1b", "--wide", "down")["wide"] == ["down"]
-    assert "expected auto, or some of wq" in openhtp("estimate", AUSTEN, "--wide", "sideways", code=2)
+    assert "expected auto, none or some of wq" in openhtp("estimate", AUSTEN, "--wide", "sideways", code=2)
     output = openhtp("estimate", AUSTEN, "--precision", "w8a16", "--context", "1024")
     assert "Wide weights (output, down, gate, up) are read as 12 bits" in " ".join(output.split())
 

@@ -100,7 +100,8 @@ class LlmShape:
             return dataclasses.replace(self, wide=WIDE_BY_DEFAULT if small and precision == "w8a16" else ())
         kinds = items_of(wide, len(self.weights))
         if kinds is None or not set(kinds) <= set(self.weights):
-            raise InvalidArgument(f"wide is {shown(wide)}; expected auto, or some of {', '.join(self.weights)}")
+            known = ", ".join(self.weights)
+            raise InvalidArgument(f"wide is {shown(wide)}; expected auto, none or some of {known}")
         return dataclasses.replace(self, wide=tuple(sorted({str(kind) for kind in kinds})))
 
     @property

@@ -319,7 +319,7 @@ def _checked_wide(wide: object, precision: Precision, *, compensates: bool) -> l
         return sorted(WIDE_BY_DEFAULT) if exact and compensates else []
     kinds = items_of(wide, len(INPUTS))
     if kinds is None or not set(kinds) <= set(INPUTS):
-        raise InvalidArgument(f"wide is {shown(wide)}; expected auto, or some of {', '.join(INPUTS)}")
+        raise InvalidArgument(f"wide is {shown(wide)}; expected auto, none or some of {', '.join(INPUTS)}")
     return sorted({str(kind) for kind in kinds})
 
 
